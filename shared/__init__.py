@@ -1,0 +1,1 @@
+"""What the web and the worker processes must agree on; imports neither of them."""

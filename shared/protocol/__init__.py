@@ -1,0 +1,1 @@
+"""The events clients hear and the commands they send: one typed union each."""

@@ -1,0 +1,1 @@
+"""The ordered, redis-backed path between a worker and the pages."""

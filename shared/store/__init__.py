@@ -1,0 +1,1 @@
+"""Every query and every write, as plain functions taking `db`."""

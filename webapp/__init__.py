@@ -1,0 +1,1 @@
+"""The doors: turns requests into actions and events into pages."""

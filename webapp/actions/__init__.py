@@ -1,0 +1,1 @@
+"""One function per thing a user can do; every door calls these."""

@@ -1,0 +1,1 @@
+"""The `portal` command, one module per sub-command."""

@@ -1,0 +1,1 @@
+"""Does the work; the only place that knows a backend."""

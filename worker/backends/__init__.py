@@ -1,0 +1,1 @@
+"""The things that answer, behind one seam."""

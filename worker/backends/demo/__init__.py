@@ -1,0 +1,1 @@
+"""The built-in demo gateway: a small HTTP server that plays what the page can show."""

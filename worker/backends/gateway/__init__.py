@@ -1,0 +1,1 @@
+"""A Hermes gateway as a backend."""

@@ -1,0 +1,1 @@
+"""One run, from claim to final state."""
