@@ -38,6 +38,7 @@ class SignIn(Base):
     ended_at: Mapped[datetime | None]
     address: Mapped[str] = mapped_column(default="")
     agent: Mapped[str] = mapped_column(default="")
+    grants: Mapped[dict[str, Any] | None]  # audited reading of others' sessions (S16): session id -> end, Unix seconds
 
 
 class ApiToken(Base):
