@@ -1,0 +1,1 @@
+"""`portal bench`: the measurements of DESIGN 11, each beside its floor."""

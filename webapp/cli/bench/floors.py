@@ -1,0 +1,57 @@
+"""The least that any way through Redis costs on this machine, measured beside the figures it stands for."""
+
+import threading
+import time
+
+import redis
+
+
+def publish_to_subscriber(socket_path: str, rounds: int = 500) -> list[float]:
+    """Milliseconds from PUBLISH to a raw subscriber on another thread's connection, one message at a time."""
+    publisher = redis.Redis(unix_socket_path=socket_path)
+    listener = redis.Redis(unix_socket_path=socket_path).pubsub(ignore_subscribe_messages=True)
+    listener.subscribe("portal-bench")
+    listener.get_message(timeout=1)
+    taken: list[float] = []
+    for _ in range(rounds):
+        sent = time.time_ns()
+        publisher.publish("portal-bench", str(sent))
+        message = None
+        while message is None:
+            message = listener.get_message(timeout=1)
+        taken.append((time.time_ns() - int(message["data"])) / 1e6)
+    listener.close()
+    return taken
+
+
+def push_to_pop(socket_path: str, rounds: int = 300) -> list[float]:
+    """Milliseconds from LPUSH to a waiting BRPOP."""
+    pusher, taken = redis.Redis(unix_socket_path=socket_path), []
+    done = threading.Semaphore(0)
+
+    def pop() -> None:
+        popper = redis.Redis(unix_socket_path=socket_path)
+        for _ in range(rounds):
+            item = popper.brpop(["portal-bench-list"], timeout=5)
+            if item is not None:
+                taken.append((time.time_ns() - int(item[1])) / 1e6)
+            done.release()
+
+    thread = threading.Thread(target=pop, daemon=True)
+    thread.start()
+    for _ in range(rounds):
+        time.sleep(0.001)
+        pusher.lpush("portal-bench-list", str(time.time_ns()))
+        done.acquire(timeout=6)
+    thread.join(10)
+    return taken
+
+
+def ping(socket_path: str, rounds: int = 1000) -> list[float]:
+    """Milliseconds of one PING."""
+    client, taken = redis.Redis(unix_socket_path=socket_path), []
+    for _ in range(rounds):
+        sent = time.perf_counter_ns()
+        client.ping()
+        taken.append((time.perf_counter_ns() - sent) / 1e6)
+    return taken

@@ -1,0 +1,164 @@
+"""What a bench is measured on: a whole portal and a demo gateway of its own, in a folder that is thrown away."""
+
+import json
+import os
+import re
+import secrets
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+from shared.errors import PlatformError
+
+ADDRESS = re.compile(r"http://127\.0\.0\.1:\d+")
+
+
+class BenchError(PlatformError):
+    """The bench could not be set up or a figure not be taken."""
+
+    code = "bench_failed"
+
+
+class Stage:
+    """`address` of the portal, `start_s` from the command to its first page. Close it, or use it with `with`."""
+
+    def __init__(self, database_url: str | None = None) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="portal-bench-"))
+        self._processes: list[subprocess.Popen[str]] = []
+        try:
+            self._start(database_url)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, database_url: str | None) -> None:
+        key = secrets.token_hex(16)
+        self._demo = self._spawn([sys.executable, "-m", "worker.backends.demo"], {"PORTAL_DEMO_KEY": key})
+        self.gateway = str(json.loads(_line_with(self._demo, re.compile(r"\{"), 15))["url"])
+        self._gateway_headers = {"Authorization": f"Bearer {key}"}
+        environment = {
+            "AUTH_DISABLED": "1",
+            "HERMES_GATEWAY_URL": self.gateway,
+            "HERMES_GATEWAY_KEY": key,
+            "PORTAL_DATA_DIR": str(self.folder),
+            "DATABASE_URL": database_url or "",
+            "REDIS_URL": "",
+        }
+        began = time.monotonic()
+        self._portal = self._spawn([sys.executable, "-m", "webapp.cli.main", "up", "--port", "0"], environment)
+        match = ADDRESS.search(_line_with(self._portal, ADDRESS, 30))
+        assert match is not None
+        self.address = match[0]
+        self._wait_for("/chat", 30)
+        self.start_s = time.monotonic() - began
+        self._wait_for("/readyz", 60)
+
+    def _spawn(self, command: list[str], environment: dict[str, str]) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            command,
+            env={**os.environ, **environment},
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._processes.append(process)
+        return process
+
+    def _wait_for(self, path: str, limit_s: float) -> None:
+        deadline = time.monotonic() + limit_s
+        with httpx.Client(base_url=self.address, trust_env=False, timeout=5) as client:
+            while time.monotonic() < deadline:
+                try:
+                    if client.get(path).status_code == 200:
+                        return
+                except httpx.HTTPError:
+                    pass
+                time.sleep(0.02)
+        raise BenchError(f"{path} did not answer 200 within {limit_s:.0f} s")
+
+    @property
+    def redis_socket(self) -> str:
+        """The path of the portal's own Redis socket."""
+        for process in self.portal_processes():
+            if "valkey-server" in process.name() or "redis-server" in process.name():
+                for connection in process.net_connections("unix"):
+                    if connection.laddr:
+                        return str(connection.laddr)
+        raise BenchError("the portal's own Redis was not found")
+
+    def portal_processes(self) -> list[psutil.Process]:
+        parent = psutil.Process(self._portal.pid)
+        return [parent, *parent.children(recursive=True)]
+
+    def cpu_s(self) -> float:
+        """User and system seconds of all processes of the portal, Redis among them, the gateway not."""
+        total = 0.0
+        for process in self.portal_processes():
+            times = process.cpu_times()
+            total += times.user + times.system
+        return total
+
+    def memory_mb(self) -> float:
+        """Proportional set size (PSS) of all processes of the portal, in MB; shared pages are counted once."""
+        return float(sum(process.memory_full_info().pss for process in self.portal_processes())) / 1e6
+
+    def plays(self) -> list[dict[str, Any]]:
+        """When the gateway was asked and told to stop, oldest first (`DemoGateway.times`)."""
+        answer = httpx.get(f"{self.gateway}/v1/demo/plays", headers=self._gateway_headers, trust_env=False)
+        return list(answer.json()["data"])
+
+    def close(self) -> None:
+        for process in reversed(self._processes):
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        for process in reversed(self._processes):
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> "Stage":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _line_with(process: subprocess.Popen[str], pattern: re.Pattern[str], limit_s: float) -> str:
+    """The first line of output that matches; the output goes on being read, so that the process never blocks."""
+    assert process.stdout is not None
+    deadline = time.monotonic() + limit_s
+    heard: list[str] = []
+    while time.monotonic() < deadline:
+        ready, _, _ = select.select([process.stdout], [], [], 0.2)
+        if not ready:
+            continue
+        line = process.stdout.readline()
+        if not line:
+            break
+        heard.append(line)
+        if pattern.search(line):
+            _drain(process)
+            return line
+    raise BenchError("it did not start: " + " | ".join(line.strip() for line in heard[-5:]))
+
+
+def _drain(process: subprocess.Popen[str]) -> None:
+    def read() -> None:
+        assert process.stdout is not None
+        for _ in process.stdout:
+            pass
+
+    threading.Thread(target=read, daemon=True).start()
