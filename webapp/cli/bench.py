@@ -1,1 +1,0 @@
-"""`portal bench`: the measurements of DESIGN 11, each beside its floor."""
