@@ -1,0 +1,149 @@
+"""Heartbeats in Redis: which workers live, which run is driven by whom, who watches which session.
+
+A missing heartbeat proves nothing (Redis may have lost it); a present one proves that somebody was there within its
+lifetime (`keys.py`). All times are those of the Redis server. What is read back is checked: Redis is untrusted.
+"""
+
+from typing import TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from shared.protocol.events import Time
+from shared.relay.connection import Client, relay_errors
+from shared.relay.keys import RUN_TTL_S, WATCH_TTL_S, WORKER_SEEN_TTL_S, WORKER_TTL_S, Keys
+
+Facts = TypeVar("Facts", bound=BaseModel)
+
+
+class WorkerFacts(BaseModel):
+    """What a worker says of itself with each heartbeat. `queues`: the Celery queues it takes turns from."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+    worker_id: str
+    host: str
+    pid: int
+    started_at: Time
+    version: str = ""
+    concurrency: int = 0
+    queues: list[str] = []
+    runs: list[str] = []
+    draining: bool = False
+    backends: list[str] = []
+
+
+class Watcher(BaseModel):
+    """Somebody who has a session open."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+    user_id: str
+    name: str = Field(max_length=200)
+
+
+class Presence:
+    """All heartbeats. Every method raises RelayDown when Redis does not answer."""
+
+    def __init__(self, client: Client, keys: Keys) -> None:
+        self._client = client
+        self._keys = keys
+
+    # ---- workers and runs
+
+    def beat_worker(self, facts: WorkerFacts) -> None:
+        """Say that a worker lives and drives `facts.runs`; to be repeated every 15 s."""
+        with relay_errors():
+            now = self._now_s()
+            pipe = self._client.pipeline(transaction=False)
+            pipe.set(self._keys.worker(facts.worker_id), facts.model_dump_json(), ex=WORKER_TTL_S)
+            pipe.zadd(self._keys.workers(), {facts.worker_id: now})
+            pipe.expire(self._keys.workers(), WORKER_SEEN_TTL_S)
+            pipe.set(self._keys.worker_seen(), b"1", ex=WORKER_SEEN_TTL_S)
+            for run_id in facts.runs:
+                pipe.set(self._keys.run_heartbeat(run_id), facts.worker_id, ex=RUN_TTL_S)
+            pipe.execute()
+
+    def leave_worker(self, worker_id: str) -> None:
+        """Say that a worker ends now."""
+        with relay_errors():
+            pipe = self._client.pipeline(transaction=False)
+            pipe.delete(self._keys.worker(worker_id))
+            pipe.zrem(self._keys.workers(), worker_id)
+            pipe.execute()
+
+    def workers(self) -> list[WorkerFacts]:
+        """The living workers, by id."""
+        with relay_errors():
+            ids = [raw.decode("utf-8", "replace") for raw in self._client.zrange(self._keys.workers(), 0, -1)]
+            found = self._client.mget([self._keys.worker(worker_id) for worker_id in ids]) if ids else []
+        facts = (_read(WorkerFacts, raw) for raw in found if raw is not None)
+        return sorted((each for each in facts if each is not None), key=lambda each: each.worker_id)
+
+    def dead_workers(self) -> list[str]:
+        """Ids of workers that were heard of in the last days and have no heartbeat any more."""
+        with relay_errors():
+            ids = [raw.decode("utf-8", "replace") for raw in self._client.zrange(self._keys.workers(), 0, -1)]
+            found = self._client.mget([self._keys.worker(worker_id) for worker_id in ids]) if ids else []
+        return [worker_id for worker_id, raw in zip(ids, found, strict=True) if raw is None]
+
+    def forget_worker(self, worker_id: str) -> None:
+        """Take a dead worker off the list and drop its mailbox."""
+        with relay_errors():
+            pipe = self._client.pipeline(transaction=False)
+            pipe.zrem(self._keys.workers(), worker_id)
+            pipe.delete(self._keys.mailbox(worker_id))
+            pipe.execute()
+
+    def worker_is_alive(self, worker_id: str) -> bool:
+        with relay_errors():
+            return bool(self._client.exists(self._keys.worker(worker_id)))
+
+    def worker_seen_once(self) -> bool:
+        """Whether any worker has answered in the last days."""
+        with relay_errors():
+            return bool(self._client.exists(self._keys.worker_seen()))
+
+    def beat_run(self, run_id: str, worker_id: str) -> None:
+        """Say that the run is driven; `beat_worker` does the same for all runs of a worker."""
+        with relay_errors():
+            self._client.set(self._keys.run_heartbeat(run_id), worker_id, ex=RUN_TTL_S)
+
+    def end_run(self, run_id: str) -> None:
+        with relay_errors():
+            self._client.delete(self._keys.run_heartbeat(run_id))
+
+    def run_is_alive(self, run_id: str) -> bool:
+        with relay_errors():
+            return bool(self._client.exists(self._keys.run_heartbeat(run_id)))
+
+    # ---- people
+
+    def watch(self, session_id: str, watcher: Watcher) -> None:
+        """Say that somebody has the session open; to be repeated every 20 s."""
+        key = self._keys.watchers(session_id)
+        with relay_errors():
+            pipe = self._client.pipeline(transaction=False)
+            pipe.zadd(key, {watcher.model_dump_json(): self._now_s()})
+            pipe.expire(key, WATCH_TTL_S)
+            pipe.execute()
+
+    def unwatch(self, session_id: str, watcher: Watcher) -> None:
+        with relay_errors():
+            self._client.zrem(self._keys.watchers(session_id), watcher.model_dump_json())
+
+    def watchers(self, session_id: str) -> list[Watcher]:
+        """Who has the session open, first come first."""
+        key = self._keys.watchers(session_id)
+        with relay_errors():
+            fresh = self._now_s() - WATCH_TTL_S
+            raw = self._client.zrangebyscore(key, fresh, "+inf")
+        return [each for each in (_read(Watcher, one) for one in raw) if each is not None]
+
+    def _now_s(self) -> float:
+        seconds, microseconds = self._client.time()
+        return float(seconds) + float(microseconds) / 1e6
+
+
+def _read(kind: type[Facts], raw: bytes) -> Facts | None:
+    try:
+        return kind.model_validate_json(raw)
+    except ValidationError:
+        return None
