@@ -1,10 +1,14 @@
 """Fixtures for all tests. The heavy ones (a server, a portal) live in tests/rig and start once a run."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Engine, make_url
+from sqlalchemy.orm import Session, sessionmaker
 
+from shared.database import make_engine, make_session_factory, migrate, transaction
 from tests.rig.postgres_server import PostgresRig
 from tests.rig.redis_server import RedisServer
 
@@ -38,3 +42,54 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path / 'portal.db'}"
     rig: PostgresRig = request.getfixturevalue("postgres")
     return rig.new_database()
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with the newest tables and no rows, made once a run: copying it is faster than migrating."""
+    path = tmp_path_factory.mktemp("template") / "portal.db"
+    migrate(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture
+def sqlite_url(sqlite_template: Path, tmp_path: Path) -> str:
+    """The address of an SQLite database with the newest tables, for tests to which the kind of database is nothing."""
+    shutil.copyfile(sqlite_template, tmp_path / "portal.db")
+    return f"sqlite:///{tmp_path / 'portal.db'}"
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres: PostgresRig) -> str:
+    """The name of a PostgreSQL database with the newest tables and no rows."""
+    url = postgres.new_database()
+    migrate(url)
+    return str(make_url(url).database)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def migrated_url(request: pytest.FixtureRequest) -> str:
+    """The address of a database with the newest tables: the test runs once on each kind."""
+    if request.param == "sqlite":
+        return str(request.getfixturevalue("sqlite_url"))
+    rig: PostgresRig = request.getfixturevalue("postgres")
+    return rig.new_database(template=request.getfixturevalue("postgres_template"))
+
+
+@pytest.fixture
+def engine(migrated_url: str) -> Iterator[Engine]:
+    engine = make_engine(migrated_url)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def factory(engine: Engine) -> sessionmaker[Session]:
+    return make_session_factory(engine)
+
+
+@pytest.fixture
+def db(factory: sessionmaker[Session]) -> Iterator[Session]:
+    """One writing transaction around the test. Not beside `factory` transactions that write: on SQLite they wait."""
+    with transaction(factory) as db:
+        yield db

@@ -20,3 +20,14 @@ class AuditEvent(Base):
     session_id: Mapped[str | None]
     run_id: Mapped[str | None]
     facts: Mapped[dict[str, Any] | None]  # ids, hashes, choices: never contents
+
+
+class AuditRetention(Base):
+    """The switch of retention: while its one row stands, rows of `audit_event` older than `before` may be deleted.
+
+    `shared.store.audit.remove_before` sets and clears it in one transaction, so nobody else ever sees it set.
+    """
+
+    __tablename__ = "audit_retention"
+
+    before: Mapped[datetime] = mapped_column(primary_key=True)

@@ -2,17 +2,29 @@
 
 from datetime import datetime
 
-from sqlalchemy import ForeignKey, Index
+from sqlalchemy import Float, ForeignKey, Index, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from shared.models.base import Base
+
+KEPT_SQL = text("deleted_at IS NULL")
 
 
 class ChatSession(Base):
     """`held_reason` set: the queue waits for a person (DESIGN 4). `deleted_at` set: gone, with 7 days to undo."""
 
     __tablename__ = "chat_session"
-    __table_args__ = (Index("chat_session_by_activity", "owner_id", "last_message_at"),)
+    __table_args__ = (
+        Index(
+            "chat_session_by_activity",
+            "owner_id",
+            "status",
+            "last_message_at",
+            "id",
+            sqlite_where=KEPT_SQL,
+            postgresql_where=KEPT_SQL,
+        ),
+    )
 
     id: Mapped[str] = mapped_column(primary_key=True)
     owner_id: Mapped[str] = mapped_column(ForeignKey("user.id"))
@@ -29,6 +41,7 @@ class ChatSession(Base):
     held_reason: Mapped[str | None]  # EndReason or "failed", of the run that ended badly
     held_by_run_id: Mapped[str | None]
     held_at: Mapped[datetime | None]
+    held_at_db: Mapped[float | None] = mapped_column(Float(53))  # seconds of the database's clock
     next_position: Mapped[int] = mapped_column(default=1)  # the next run's
     warm_worker: Mapped[str | None]  # the worker that holds its agent
     total_input_tokens: Mapped[int] = mapped_column(default=0)

@@ -29,11 +29,13 @@ class PostgresRig:
     def url(self, database: str = "postgres") -> str:
         return str(self.server.get_uri(database)).replace("postgresql://", "postgresql+psycopg://", 1)
 
-    def new_database(self) -> str:
+    def new_database(self, *, template: str | None = None) -> str:
+        """The address of a new database: empty, or a copy of `template`, to which nobody may be connected."""
         name = f"portal_{next(self._numbers)}"
         engine = create_engine(self.url(), isolation_level="AUTOCOMMIT")
         with engine.connect() as connection:
-            connection.execute(text(f'CREATE DATABASE "{name}"'))
+            copied = f' TEMPLATE "{template}"' if template else ""
+            connection.execute(text(f'CREATE DATABASE "{name}"{copied}'))
         engine.dispose()
         return self.url(name)
 

@@ -1,0 +1,85 @@
+"""What an operator configured: language models and profiles."""
+
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from shared import clock, ids
+from shared.errors import NotFound
+from shared.models import LanguageModel, Profile
+
+
+def language_models(db: Session) -> list[LanguageModel]:
+    """The default first, then by name."""
+    return list(db.scalars(select(LanguageModel).order_by(LanguageModel.is_default.desc(), LanguageModel.name)))
+
+
+def language_model(db: Session, name: str) -> LanguageModel | None:
+    """By its name, else by its id."""
+    wanted = select(LanguageModel).where((LanguageModel.name == name) | (LanguageModel.id == name))
+    return db.scalars(wanted.order_by((LanguageModel.name == name).desc()).limit(1)).one_or_none()
+
+
+def put_language_model(
+    db: Session,
+    *,
+    name: str,
+    model: str,
+    provider: str | None = None,
+    base_url: str | None = None,
+    key_ref: str | None = None,
+    context_window: int | None = None,
+    is_default: bool = False,
+) -> LanguageModel:
+    """Add one, or change the one of that name. `key_ref` names an environment variable."""
+    row = db.scalars(select(LanguageModel).where(LanguageModel.name == name)).one_or_none()
+    if row is None:
+        row = LanguageModel(id=ids.new_id(), name=name, created_at=clock.now())
+        db.add(row)
+    if is_default:
+        db.execute(update(LanguageModel).values(is_default=False))
+    row.model, row.provider, row.base_url, row.key_ref = model, provider, base_url, key_ref
+    row.context_window, row.is_default = context_window, is_default
+    db.flush()
+    return row
+
+
+def remove_language_model(db: Session, name: str) -> None:
+    """Raises NotFound. Messages keep the name of the model they were made with."""
+    row = db.scalars(select(LanguageModel).where(LanguageModel.name == name)).one_or_none()
+    if row is None:
+        raise NotFound("There is no such model.")
+    db.delete(row)
+    db.flush()
+
+
+def profiles(db: Session) -> list[Profile]:
+    """The default first, then by name."""
+    return list(db.scalars(select(Profile).order_by(Profile.is_default.desc(), Profile.name)))
+
+
+def profile(db: Session, name: str) -> Profile | None:
+    return db.scalars(select(Profile).where(Profile.name == name)).one_or_none()
+
+
+def put_profile(
+    db: Session, *, name: str, hermes_home: str | None = None, gateway_url: str | None = None, is_default: bool = False
+) -> Profile:
+    """Add one, or change the one of that name."""
+    row = profile(db, name)
+    if row is None:
+        row = Profile(id=ids.new_id(), name=name, created_at=clock.now())
+        db.add(row)
+    if is_default:
+        db.execute(update(Profile).values(is_default=False))
+    row.hermes_home, row.gateway_url, row.is_default = hermes_home, gateway_url, is_default
+    db.flush()
+    return row
+
+
+def remove_profile(db: Session, name: str) -> None:
+    """Raises NotFound. Sessions keep its name and say that it is gone."""
+    row = profile(db, name)
+    if row is None:
+        raise NotFound("There is no such profile.")
+    db.delete(row)
+    db.flush()

@@ -1,0 +1,174 @@
+"""The one function that changes a run's state, the claim, and what a worker writes while it drives a run.
+
+Use it as `shared.store.runs`. Every statement carries state and fence in its WHERE (RELIABILITY 2.2): of two writers
+one wins, and the other learns of it.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sqlalchemy import Update, and_, exists, or_, select, tuple_, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session, aliased
+from sqlalchemy.orm.util import identity_key
+
+from shared import clock
+from shared.database import db_now
+from shared.errors import IllegalMove, LeaseLost, NotFound
+from shared.models import ChatMessage, ChatSession, Run
+from shared.run_state import ACTIVE, FINAL, RunState, is_legal
+from shared.store import messages
+
+# ---- reading
+
+
+def get(db: Session, run_id: str) -> Run:
+    """The run. Raises NotFound."""
+    run = db.get(Run, run_id)
+    if run is None:
+        raise NotFound("There is no such run.")
+    return run
+
+
+def active(db: Session, session_id: str) -> Run | None:
+    """The run that a worker drives in this session now."""
+    return db.scalars(select(Run).where(Run.session_id == session_id, Run.state.in_(ACTIVE))).one_or_none()
+
+
+def state_and_fence(db: Session, run_id: str) -> tuple[RunState, int]:
+    """As the database has them now, whatever this `db` has read before. Raises NotFound."""
+    row = db.execute(select(Run.state, Run.fence).where(Run.id == run_id)).one_or_none()
+    if row is None:
+        raise NotFound("There is no such run.")
+    return RunState(row.state), row.fence
+
+
+# ---- moving
+
+
+def move(
+    db: Session,
+    run_id: str,
+    source: RunState,
+    target: RunState,
+    *,
+    fence: int,
+    raise_fence: bool = False,
+    **columns: Any,
+) -> None:
+    """Change a run's state; `columns` are set by the same statement. The time of the new state is set too.
+
+    `raise_fence` takes the run away from whoever drives it. Raises IllegalMove when the table of run_state.py forbids
+    the move, LeaseLost when another writer was first.
+    """
+    if raise_fence:
+        columns["fence"] = fence + 1
+    statement = _change(run_id, source, target, columns).where(Run.fence == fence)
+    if db.execute(statement).rowcount != 1:  # type: ignore[attr-defined]
+        raise LeaseLost(f"Run {run_id} is no longer {source} under fence {fence}.")
+    reread(db, run_id)
+
+
+def claim(db: Session, run_id: str, *, worker_id: str, lease_s: float) -> int | None:
+    """Take a queued run that is the head of its session, while none is active there and the queue is not held.
+
+    Gives the new fence; None when the delivery is late, doubled or out of order: drop it silently.
+    """
+    other = aliased(Run)
+    is_in_the_way = or_(other.state.in_(ACTIVE), and_(other.state == RunState.QUEUED, other.position < Run.position))
+    statement = (
+        _change(
+            run_id,
+            RunState.QUEUED,
+            RunState.STARTING,
+            {"fence": Run.fence + 1, "worker_id": worker_id, "lease_until_db": db_now() + lease_s},
+        )
+        .where(~exists().where(other.session_id == Run.session_id, is_in_the_way))
+        .where(
+            exists().where(
+                ChatSession.id == Run.session_id, ChatSession.held_reason.is_(None), ChatSession.deleted_at.is_(None)
+            )
+        )
+        .returning(Run.fence)
+    )
+    try:
+        with db.begin_nested():
+            fence = db.execute(statement).scalar_one_or_none()
+    except IntegrityError:  # one_active_run_per_session: another run was claimed at the same moment
+        return None
+    reread(db, run_id)
+    return fence
+
+
+def _change(run_id: str, source: RunState, target: RunState, columns: dict[str, Any]) -> Update:
+    """The only statement that sets `run.state`."""
+    if not is_legal(source, target):
+        raise IllegalMove(f"A run cannot go from {source} to {target}.")
+    values = {**columns, "state": target.value}
+    if target == RunState.STARTING:
+        values["starting_at"] = clock.now()
+    elif source == RunState.STARTING and target == RunState.RUNNING:
+        values["begun_at"] = clock.now()
+    elif target in FINAL:
+        values.update(ended_at=clock.now(), lease_until_db=None)
+    return (
+        update(Run)
+        .where(Run.id == run_id, Run.state == source.value)
+        .values(values)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def reread(db: Session, run_id: str) -> None:
+    """Bring the run that this `db` may already hold up to what a statement has just written."""
+    held = db.identity_map.get(identity_key(Run, run_id))
+    if held is not None:
+        db.refresh(held)
+
+
+# ---- what the worker of a run writes
+
+
+def begin(
+    db: Session,
+    run_id: str,
+    *,
+    fence: int,
+    model: str | None = None,
+    skill_folder: str | None = None,
+    transcript: dict[str, Any] | None = None,
+) -> ChatMessage:
+    """starting -> running, and the answer's empty message. Commit it before the first byte goes to the backend."""
+    move(db, run_id, RunState.STARTING, RunState.RUNNING, fence=fence)
+    run = get(db, run_id)
+    return messages.add_answer(db, run, status="RUNNING", model=model, skill_folder=skill_folder, transcript=transcript)
+
+
+def save_progress(
+    db: Session, run_id: str, *, fence: int, content: str, transcript: dict[str, Any], epoch: str | None, seq: int
+) -> None:
+    """Keep the text so far and the cursor in the event log that it reaches to. Raises LeaseLost."""
+    statement = (
+        update(Run)
+        .where(Run.id == run_id, Run.fence == fence, Run.state.in_(ACTIVE))
+        .values(flushed_epoch=epoch, flushed_seq=seq)
+        .execution_options(synchronize_session=False)
+    )
+    if db.execute(statement).rowcount != 1:  # type: ignore[attr-defined]
+        raise LeaseLost(f"Run {run_id} is no longer ours under fence {fence}.")
+    messages.save_answer(db, run_id, content=content, transcript=transcript)
+
+
+def renew_leases(db: Session, held: Iterable[tuple[str, int]], lease_s: float) -> set[str]:
+    """Prolong the leases of these (run id, fence); gives the runs that are still ours. Stop the others."""
+    pairs: Sequence[tuple[str, int]] = list(held)
+    if not pairs:
+        return set()
+    statement = (
+        update(Run)
+        .where(tuple_(Run.id, Run.fence).in_(pairs), Run.state.in_(ACTIVE))
+        .values(lease_until_db=db_now() + lease_s)
+        .returning(Run.id)
+        .execution_options(synchronize_session=False)
+    )
+    return set(db.scalars(statement))
