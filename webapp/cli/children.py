@@ -91,9 +91,12 @@ class Child:
 
 
 class Keeper:
-    """Keeps one child running: when it dies it says so and starts it again, after a delay that doubles to 30 s."""
+    """Keeps one child running: when it dies it says so and starts it again, after a delay that doubles to 30 s.
 
-    def __init__(self, spec: Spec, console: Console, on_line: Callable[[bytes], None] | None = None) -> None:
+    `on_line(raw)` sees each line first; those it takes (True) are not printed.
+    """
+
+    def __init__(self, spec: Spec, console: Console, on_line: Callable[[bytes], bool] | None = None) -> None:
         self.spec = spec  # may be replaced: the next start uses it
         self._on_line = on_line
         self.child: Child | None = None
@@ -142,8 +145,8 @@ class Keeper:
             delay_s = min(delay_s * 2, LONGEST_DELAY_S)
 
     def _line(self, raw: bytes) -> None:
-        if self._on_line is not None:
-            self._on_line(raw)
+        if self._on_line is not None and self._on_line(raw):
+            return
         if not self.spec.quiet:
             self._console.child_line(self.spec.role, raw)
 

@@ -1,4 +1,4 @@
-"""Settings for a command: each fault on one line and exit code 2; the own Redis of a running portal is found."""
+"""Settings for a command: each fault on one line, exit code 2. What a running `portal up` has of its own is found."""
 
 import os
 import sys
@@ -24,14 +24,18 @@ def settings_or_exit(**overrides: Any) -> Settings:
         end_with_faults(error.message)
 
 
-def with_running_redis(settings: Settings) -> Settings:
-    """Without REDIS_URL: the Redis of the `portal up` that runs on the same data directory, for this process and for
-    the programs it starts."""
+def settings_of_running(**overrides: Any) -> Settings:
+    """As `settings_or_exit`, and what is not configured is taken from the `portal up` that runs on the same data
+    directory: its Redis, its demo agent. For this process and, by the environment, for the programs it becomes."""
+    settings = settings_or_exit(**overrides)
     running = read_running(settings.data_dir)
-    if redis_was_given() or running is None or running.redis_url is None:
+    if running is None:
         return settings
-    os.environ["REDIS_URL"] = running.redis_url
-    return settings_or_exit(data_dir=settings.data_dir, host=settings.host, port=settings.port)
+    if not redis_was_given() and running.redis_url is not None:
+        os.environ["REDIS_URL"] = running.redis_url
+    if settings.hermes_gateway_url is None and settings.demo_url is None and running.demo_url and running.demo_key:
+        os.environ |= {"PORTAL_DEMO_URL": running.demo_url, "PORTAL_DEMO_KEY": running.demo_key}
+    return settings_or_exit(**overrides)
 
 
 def end_with_faults(message: str) -> NoReturn:

@@ -4,7 +4,7 @@ import fcntl
 import json
 import os
 import secrets
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Self
 
@@ -23,12 +23,14 @@ class DataDirFault(PlatformError):
 
 @dataclass(frozen=True)
 class Running:
-    """What other commands on this machine need of a running `portal up`. Holds no secret."""
+    """What other commands on this machine need of a running `portal up`. In a file of mode 0600."""
 
     pid: int
     address: str
     redis_url: str | None = None  # its own Redis; None when REDIS_URL was given
     redis_folder: str | None = None  # a private temporary folder of the socket, removed with the portal
+    demo_url: str | None = None
+    demo_key: str | None = field(default=None, repr=False)
 
 
 def make_private(folder: Path) -> None:

@@ -18,6 +18,7 @@ COMMANDS = {
     "user": ("webapp.cli.user:user", "Add, list, disable users; reset a password."),
     "token": ("webapp.cli.token:token", "Add, list, revoke API tokens."),
     "openapi": ("webapp.cli.openapi:openapi", "Print the description of the REST API."),
+    "bench": ("webapp.cli.bench.command:bench", "Measure this machine's portal against its goals."),
 }
 """name -> (module:attribute, help in one line)."""
 
@@ -49,3 +50,7 @@ def portal(**_: Any) -> None:
     Example: start everything on this machine, then open the printed address
       portal up
     """
+
+
+if __name__ == "__main__":
+    portal(prog_name="portal")

@@ -7,7 +7,9 @@ line on stdout, read by the supervisor alone: the token never stands in an argum
 import json
 import sys
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 
+from shared import clock
 from shared.errors import PlatformError
 
 SETUP_TOKEN_MINUTES = 30
@@ -34,6 +36,7 @@ def prepare() -> Prepared:
     from shared.database import make_engine, make_session_factory, migrate, transaction
     from shared.settings import load
     from shared.store import users
+    from shared.tokens import new_token, token_hash
 
     settings = load()
     migrate(settings)
@@ -44,7 +47,10 @@ def prepare() -> Prepared:
         with transaction(make_session_factory(engine)) as db:
             if users.any_administrator(db):
                 return Prepared()
-            return Prepared(setup_token=users.create_setup_token(db))
+            token = new_token()
+            ends = clock.now() + timedelta(minutes=SETUP_TOKEN_MINUTES)
+            users.create_setup_token(db, token_hash=token_hash(token), expires_at=ends)
+            return Prepared(setup_token=token)
     finally:
         engine.dispose()
 

@@ -181,7 +181,7 @@ class Supervisor:
         *,
         listener: socket.socket | None = None,
         quiet: bool = False,
-        on_line: Callable[[bytes], None] | None = None,
+        on_line: Callable[[bytes], bool] | None = None,
     ) -> Keeper:
         environ = dict(self._environ)
         if listener is not None:
@@ -190,13 +190,20 @@ class Supervisor:
         self._keepers[role] = keeper = Keeper(Spec(role, command, environ, fds, quiet), self._console, on_line)
         return keeper
 
-    def _python(self, module: str) -> Spec:
-        return Spec(module, [sys.executable, "-m", module], dict(self._environ))
+    def _python(self, module: str, *arguments: str) -> Spec:
+        return Spec(module, [sys.executable, "-m", module, *arguments], dict(self._environ))
 
     def _write_record(self) -> None:
         place = self._redis
         folder = None if place is None or place.private_folder is None else str(place.private_folder)
-        running = data_dir.Running(os.getpid(), self._address, None if place is None else place.url, folder)
+        running = data_dir.Running(
+            pid=os.getpid(),
+            address=self._address,
+            redis_url=None if place is None else place.url,
+            redis_folder=folder,
+            demo_url=self._environ.get("PORTAL_DEMO_URL"),
+            demo_key=self._environ.get("PORTAL_DEMO_KEY"),
+        )
         data_dir.write_running(self._settings.data_dir, running)
 
     # -- what it says
@@ -251,7 +258,8 @@ class Supervisor:
 
     async def _stop_all(self) -> None:
         self._console.say("stop", "Stopping.")
-        say = asyncio.create_task(self._say_what_it_waits_for())
+        worker = self._keepers.get("worker")
+        say = asyncio.create_task(self._say_what_it_waits_for(worker.pid if worker else None))
         await self._stop_these({"worker": self._settings.shutdown_grace_s + WORKER_EXTRA_S, "beat": SHORT_GRACE_S})
         say.cancel()
         others = {role: SHORT_GRACE_S for role in self._keepers if role != "redis"}
@@ -273,10 +281,10 @@ class Supervisor:
             if not went_by_itself:
                 self._console.say("child.killed", f"{role} was killed.", level="warning", role=role)
 
-    async def _say_what_it_waits_for(self) -> None:
+    async def _say_what_it_waits_for(self, worker_pid: int | None) -> None:
         said: int | None = None
-        while True:
-            code, lines = await run_once(self._python("webapp.cli.turn_count"), SHORT_GRACE_S)
+        while worker_pid is not None:
+            code, lines = await run_once(self._python("webapp.cli.turn_count", str(worker_pid)), SHORT_GRACE_S)
             count = int(lines[-1]) if code == 0 and lines and lines[-1].isdigit() else 0
             if count and count != said:
                 turns = "1 turn" if count == 1 else f"{count} turns"
@@ -288,11 +296,14 @@ class Supervisor:
             await asyncio.sleep(COUNT_EVERY_S)
 
 
-def _take_url(raw: bytes, ready: "asyncio.Future[str]") -> None:
-    """The demo gateway's ready line (worker/backends/demo)."""
+def _take_url(raw: bytes, ready: "asyncio.Future[str]") -> bool:
+    """True for the demo gateway's ready line (worker/backends/demo)."""
     try:
         line = json.loads(raw)
     except ValueError:
-        return
-    if isinstance(line, dict) and line.get("event") == "ready" and not ready.done():
+        return False
+    if not isinstance(line, dict) or line.get("event") != "ready":
+        return False
+    if not ready.done():
         ready.set_result(str(line["url"]))
+    return True
