@@ -166,6 +166,23 @@ class UsageNews:
 
 
 @dataclass(frozen=True)
+class CompressionBegun:
+    """Older turns are being made into a summary: by the portal before the turn, or by the agent itself."""
+
+    before_tokens: int
+
+
+@dataclass(frozen=True)
+class CompressionEnded:
+    """`changed` False: there was no gain, and nothing but older turns left out."""
+
+    before_tokens: int
+    after_tokens: int
+    summary_tokens: int = 0
+    changed: bool = True
+
+
+@dataclass(frozen=True)
 class Keepalive:
     """A sign of life without content: it holds off the quiet limit."""
 
@@ -197,6 +214,8 @@ Item = (
     | ClarifyAsked
     | PauseWithdrawn
     | UsageNews
+    | CompressionBegun
+    | CompressionEnded
     | Keepalive
     | Finished
     | Stopped
@@ -223,7 +242,8 @@ class PingResult:
 
 class Backend(Protocol):
     """`stream` raises BackendUnavailable only when the turn was surely not accepted (it may then be tried again);
-    any other BackendError means that it may have begun."""
+    any other BackendError means that it may have begun. After an abort that the peer did not confirm it just ends,
+    without a last item."""
 
     name: str  # shown to people: "Hermes", "Demo agent"
     agent: str  # the glyph: gateway, bridge, hermes, demo, ...
