@@ -119,6 +119,8 @@ class Play:
 
     def __init__(self, play_id: str, scene: Scene, wire: Wire) -> None:
         self.id = play_id
+        self.asked_at_ns = time.time_ns()
+        self.stopped_at_ns: int | None = None
         self.status = "in_progress"
         self.waiting_for: AskApproval | AskQuestion | None = None
         self._scene = scene
@@ -154,6 +156,8 @@ class Play:
             return self._done
 
     def stop(self) -> None:
+        """End the play soon; it then says that it was cut short."""
+        self.stopped_at_ns = self.stopped_at_ns or time.time_ns()
         self._stop.set()
         with self._changed:
             self._changed.notify_all()

@@ -192,8 +192,8 @@ def stream(heard: Heard, match: re.Match[str]) -> Scene:
 
 
 def text_of_size(heard: Heard, match: re.Match[str]) -> Scene:
-    """An answer of N KB in small pieces, as fast as they are taken."""
-    kilobytes = min(int(match["kb"]), 2_000)
+    """An answer of N KB in pieces of 10 characters, at a fixed rate or as fast as they are taken."""
+    kilobytes, every_ms = min(int(match["kb"]), 2_000), min(int(match["ms"] or 0), 1_000)
     paragraph = heard.words.paragraph + "\n\n"
     whole = paragraph * (kilobytes * 1024 // len(paragraph) + 1)
     size = 10
@@ -202,7 +202,7 @@ def text_of_size(heard: Heard, match: re.Match[str]) -> Scene:
         for at in range(0, kilobytes * 1024, size):
             yield whole[at : at + size]
 
-    yield Say("", 0, pieces())
+    yield Say("", every_ms / 1000, pieces())
 
 
 def pong(heard: Heard, _: re.Match[str]) -> Scene:
@@ -235,7 +235,7 @@ RULES = (
     _rule(r"^\s*Reply with exactly PONG", pong),
     _rule(r"\bsummar(?:y|ise|ize)\b.{0,200}\b(?:conversation|earlier turns|history)\b", summary),
     _rule(r"\bstream (?P<count>\d{1,6}) (?:pieces )?every (?P<ms>\d{1,5}) ?ms\b", stream),
-    _rule(r"\b(?P<kb>\d{1,4}) ?KB of text\b", text_of_size),
+    _rule(r"\b(?P<kb>\d{1,4}) ?KB of text\b(?: every (?P<ms>\d{1,4}) ?ms)?", text_of_size),
     _rule(r"\beverything\b|\btour\b|全部|演示一遍", everything),
     _rule(r"\b5 ?MB\b|\bhuge\b|\bbig output\b|大输出", huge),
     _rule(r"\berror\b|\bfail(?:ure)?\b|出错|失败", error),

@@ -55,6 +55,12 @@ class DemoGateway(ThreadingHTTPServer):
         with self._lock:
             return self._plays.get(play_id)
 
+    def times(self) -> list[dict[str, Any]]:
+        """When each play was asked for and told to stop, in nanoseconds: what `portal bench` compares with."""
+        with self._lock:
+            plays = [play for play, _ in self._plays.values()]
+        return [{"id": p.id, "asked_at_ns": p.asked_at_ns, "stopped_at_ns": p.stopped_at_ns} for p in plays]
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that went away is no fault of ours; the standard class would print a traceback."""
 
@@ -79,6 +85,8 @@ class Handler(BaseHTTPRequestHandler):
             self._json(200, {"features": facts, "portal_extensions": extension.Announcement().model_dump()})
         elif self.path == "/v1/skills":
             self._json(200, {"object": "list", "data": []})
+        elif self.path == "/v1/demo/plays":
+            self._json(200, {"object": "list", "data": self.server.times()})
         elif match := PATH.fullmatch(self.path):
             self._get_play(match["kind"], match["id"], match["verb"])
         else:
