@@ -164,12 +164,12 @@ class Keeper:
 async def run_once(spec: Spec, timeout_s: float) -> tuple[int, list[str]]:
     """Run a child to its end: its exit code and its last lines. Killed, with code -9, when it takes longer."""
     child = await Child.start(spec, lambda raw: None)
+    ended = asyncio.create_task(child.wait())
     try:
-        code = await asyncio.wait_for(child.wait(), timeout_s)
-    except TimeoutError:
-        code = -signal.SIGKILL
+        await asyncio.wait({ended}, timeout=timeout_s)
     finally:
         child.kill()
+        code = await ended
     return code, [printable(line.decode("utf-8", "replace").rstrip()) for line in child.tail]
 
 

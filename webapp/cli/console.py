@@ -4,9 +4,11 @@ A thread of its own writes, from a queue with a bound: a terminal that is held (
 the supervisor, and so never the children; lines past the bound are dropped and counted.
 """
 
+import contextlib
 import json
 import queue
 import threading
+import time
 from typing import Any, TextIO
 
 from shared import clock
@@ -49,10 +51,12 @@ class Console:
 
     def close(self, timeout_s: float = 2.0) -> None:
         """Write what is queued, but wait no longer than `timeout_s` for a reader that does not read."""
-        self._put(None)
-        self._thread.join(timeout_s)
+        deadline = time.monotonic() + timeout_s
+        with contextlib.suppress(queue.Full):
+            self._lines.put(None, timeout=timeout_s)
+        self._thread.join(max(0.0, deadline - time.monotonic()))
 
-    def _put(self, line: str | None) -> None:
+    def _put(self, line: str) -> None:
         try:
             self._lines.put_nowait(line)
         except queue.Full:

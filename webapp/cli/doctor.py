@@ -7,6 +7,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Literal
 
 import click
@@ -100,6 +101,9 @@ def _remedy(part: str, settings: Settings) -> str:
 
 def _data_dir(settings: Settings) -> Iterator[Finding]:
     folder = settings.data_dir
+    if not folder.exists():
+        yield Finding("data directory", "warning", f"{folder} is not there yet", "`portal up` makes it")
+        return
     try:
         make_private(folder)
     except DataDirFault as error:
@@ -113,7 +117,11 @@ def _data_dir(settings: Settings) -> Iterator[Finding]:
 
 
 def _database(settings: Settings) -> Iterator[Finding]:
-    name = make_url(settings.resolved_database_url).render_as_string(hide_password=True)
+    url = make_url(settings.resolved_database_url)
+    name = url.render_as_string(hide_password=True)
+    if url.get_backend_name() == "sqlite" and not Path(url.database or "").exists():  # connecting would make it
+        yield Finding("database", "fault", f"{name} is not there yet", "run `portal migrate`, or `portal up`")
+        return
     engine = make_engine(settings)
     try:
         if not is_current(engine):

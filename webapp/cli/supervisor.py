@@ -262,6 +262,7 @@ class Supervisor:
         say = asyncio.create_task(self._say_what_it_waits_for(worker.pid if worker else None))
         await self._stop_these({"worker": self._settings.shutdown_grace_s + WORKER_EXTRA_S, "beat": SHORT_GRACE_S})
         say.cancel()
+        await asyncio.gather(say, return_exceptions=True)
         others = {role: SHORT_GRACE_S for role in self._keepers if role != "redis"}
         await self._stop_these(others | {"web": WEB_GRACE_S})
         await self._stop_these({"redis": REDIS_GRACE_S}, at_once=asyncio.Event())
