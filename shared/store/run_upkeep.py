@@ -6,14 +6,14 @@ number of janitors may run.
 
 from typing import Final
 
-from sqlalchemy import and_, case, exists, func, or_, select, update
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy import case, func, or_, select, update
+from sqlalchemy.orm import Session
 
 from shared.database import db_now
 from shared.models import ChatSession, Run
 from shared.run_state import ACTIVE, EndReason, RunState
 from shared.store.run_endings import MAX_STARTS, Finished, finish
-from shared.store.run_moves import get, move, reread
+from shared.store.run_moves import get, is_active, is_next, move, reread
 
 MAX_WAIT_S: Final = 24 * 3600.0  # in the queue, time held not counted (P3)
 LONGEST_GAP_S: Final = 600.0
@@ -23,13 +23,9 @@ LOST_AT_ONCE_S: Final = 5.0  # with an empty broker, a message sent this long ag
 def to_dispatch(db: Session, *, again_s: float, is_broker_empty: bool = False, limit: int = 1000) -> list[Run]:
     """Heads of their sessions that no task may be under way for: never dispatched, or `again_s` ago (2, 4, 8 ... times
     that after more dispatches, at most 10 minutes) and unclaimed. An empty broker has lost them all."""
-    other = aliased(Run)
-    is_in_the_way = or_(other.state.in_(ACTIVE), and_(other.state == RunState.QUEUED, other.position < Run.position))
     wanted = (
         select(Run)
-        .join(ChatSession, ChatSession.id == Run.session_id)
-        .where(Run.state == RunState.QUEUED, ChatSession.held_reason.is_(None), ChatSession.deleted_at.is_(None))
-        .where(~exists().where(other.session_id == Run.session_id, is_in_the_way))
+        .where(Run.state == RunState.QUEUED, *is_next())
         .where(or_(Run.dispatched_at_db.is_(None), Run.dispatched_at_db < db_now() - _gap(again_s, is_broker_empty)))
         .order_by(Run.queued_at_db)
         .limit(limit)
@@ -86,7 +82,7 @@ def too_old(db: Session, *, max_wait_s: float = MAX_WAIT_S) -> list[Run]:
 
 def expired_leases(db: Session) -> list[Run]:
     """Active runs whose worker has not renewed its lease in time."""
-    return list(db.scalars(select(Run).where(Run.state.in_(ACTIVE), Run.lease_until_db < db_now())))
+    return list(db.scalars(select(Run).where(is_active(), Run.lease_until_db < db_now())))
 
 
 def overdue_aborts(db: Session, force_s: float) -> list[Run]:
