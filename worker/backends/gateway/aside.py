@@ -8,6 +8,7 @@ from shared.errors import BackendError, BackendLost
 from worker.backends.gateway.client import GatewayClient
 
 TIMEOUT_S = 10.0
+NO_LONGER_OPEN = "no_longer_open"  # the code of the error for what is already decided or over there
 
 
 def quoted(peer_id: str) -> str:
@@ -22,5 +23,5 @@ def tell(client: GatewayClient, path: str, peer_id: str, body: Mapping[str, Any]
         return
     detail = f"HTTP {reply.status}"
     if reply.status in (404, 409, 410):
-        raise BackendError("The gateway no longer waits for that.", code="no_longer_open", detail=detail)
+        raise BackendError("The gateway no longer waits for that.", code=NO_LONGER_OPEN, detail=detail)
     raise BackendLost("The gateway did not take the answer.", detail=detail)

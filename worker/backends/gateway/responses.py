@@ -6,6 +6,7 @@ whose text is the error; item ids may change between two frames of one item, so 
 place; the last frame repeats the tool outputs cut, so they are taken from the frames before.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
@@ -15,8 +16,9 @@ from shared.protocol.events import Usage
 from worker.backends import base
 from worker.backends.gateway import extension, faults, frames, tools
 
-FAILED_LATE = "API call failed after "
-"""How Hermes begins the text that stands for an answer when the model failed after its retries."""
+ERROR_TEXT = re.compile(r"HTTP [45]\d\d\b|API call failed after \d+ retr")
+"""How Hermes begins the text that it puts in place of an answer when a later model call failed. Usage is not 0 then;
+the text comes as one piece, and without the blank line with which all text after a tool begins."""
 
 
 @dataclass(frozen=True)
@@ -251,8 +253,8 @@ class ResponseReader:
             raise _refused(broken.message or broken.text(), code="backend_refused")
         if response.usage is not None and not (response.usage.input_tokens or response.usage.output_tokens):
             raise _refused("".join(self._text), code="model_failed")
-        if self._text and self._text[-1].lstrip().startswith(FAILED_LATE):
-            raise _refused(self._text[-1], code="model_failed")
+        if self._tools and len(self._text) == 1 and ERROR_TEXT.match(self._text[0]):
+            raise _refused(self._text[0], code="model_failed")
         if any(t.ended for t in self._tools) and not self._text_since_tool:
             # Hermes drops the error text of a later model call when the turn had said something before.
             raise BackendRefused(

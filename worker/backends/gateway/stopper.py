@@ -1,15 +1,11 @@
 """Ends a stream when its turn is aborted: asks the gateway first where it can be asked, cuts the connection at last."""
 
 import threading
-import time
 from collections.abc import Callable
 
-import structlog
-
 from shared.errors import BackendError
+from worker.backends.gateway.aside import NO_LONGER_OPEN
 from worker.backends.gateway.client import Wire
-
-log = structlog.get_logger(__name__)
 
 
 class Stopper:
@@ -38,20 +34,22 @@ class Stopper:
         return self._begun.wait(timeout_s)
 
     def begin(self) -> None:
-        """Returns at once; the rest happens in a thread that ends with the stream, or after the grace."""
+        """Returns when the gateway took the stop. Raises BackendError when it did not. In any case the connection is
+        cut where the stream does not end within the grace."""
         self._begun.set()
         if self._send is None:
             self._wire.cut()
-        else:
-            threading.Thread(target=self._stop, args=(self._send,), name="gateway-stop", daemon=True).start()
-
-    def _stop(self, send: Callable[[str], None]) -> None:
-        deadline = time.monotonic() + self._grace_s
+            return
+        threading.Thread(target=self._cut_after_grace, name="gateway-stop", daemon=True).start()
         self._known.wait(self._grace_s)
-        if self._peer_id is not None and not self._over.is_set():
-            try:
-                send(self._peer_id)
-            except BackendError as error:  # the run may just have ended; what comes of it the stream tells
-                log.info("gateway.stop_refused", code=error.code, detail=error.detail)
-        if not self._over.wait(max(0.0, deadline - time.monotonic())):
+        if self._peer_id is None or self._over.is_set():
+            return  # over, or never begun there
+        try:
+            self._send(self._peer_id)
+        except BackendError as error:
+            if error.code != NO_LONGER_OPEN:  # it had just ended by itself; the stream tells how
+                raise
+
+    def _cut_after_grace(self) -> None:
+        if not self._over.wait(self._grace_s):
             self._wire.cut()

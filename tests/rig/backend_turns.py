@@ -1,0 +1,85 @@
+"""One turn straight through a backend, without a worker around it."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from shared import settings
+from shared.errors import BackendError
+from worker.backends import base
+
+
+class Switch:
+    """Controls whose abort is a call."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._aborted = False
+        self._stops: list[Callable[[], None]] = []
+
+    @property
+    def aborted(self) -> bool:
+        return self._aborted
+
+    def on_abort(self, stop: Callable[[], None]) -> None:
+        with self._lock:
+            if not self._aborted:
+                self._stops.append(stop)
+                return
+        stop()
+
+    def abort(self) -> None:
+        with self._lock:
+            self._aborted = True
+            stops, self._stops = self._stops, []
+        for stop in stops:
+            stop()
+
+
+@dataclass
+class Played:
+    """What a turn brought: its items, and the error that ended it."""
+
+    items: list[base.Item] = field(default_factory=list)
+    error: BackendError | None = None
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        return [item for item in self.items if isinstance(item, kind)]
+
+    @property
+    def text(self) -> str:
+        return "".join(item.text for item in self.of(base.Text))
+
+    @property
+    def content(self) -> list[base.Item]:
+        """Without signs of life."""
+        return [item for item in self.items if not isinstance(item, base.Keepalive)]
+
+
+def a_turn(text: str = "Hello", **given: Any) -> base.Turn:
+    return base.Turn(run_id="0" * 32, session_id="session-1", input=text, **given)
+
+
+def play(
+    backend: base.Backend,
+    turn: base.Turn | None = None,
+    *,
+    controls: Switch | None = None,
+    on_item: Callable[[base.Item], None] = lambda item: None,
+) -> Played:
+    """Read the whole stream. `on_item` sees each item as it comes."""
+    played = Played()
+    try:
+        for item in backend.stream(turn or a_turn(), controls or Switch()):
+            played.items.append(item)
+            on_item(item)
+    except BackendError as error:
+        played.error = error
+    return played
+
+
+def some_settings(**given: Any) -> settings.Settings:
+    """The defaults, without the machine's environment or files."""
+    return settings.load({}, cwd=Path("/nonexistent"), **given)
