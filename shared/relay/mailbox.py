@@ -1,7 +1,6 @@
 """One Redis list per worker: aborts and answers for its runs. A note is a nudge; what was decided stands in the
 database, where the worker looks again every few seconds, so a lost or doubled note does no harm."""
 
-import logging
 from collections.abc import Iterator
 from threading import Event as Stop
 from typing import Literal
@@ -9,13 +8,14 @@ from typing import Literal
 import redis
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from shared import logs
 from shared.relay.connection import Client, relay_errors
 from shared.relay.keys import MAILBOX_TTL_S, Keys
 
 BLOCK_S = 2  # below the socket's timeout, and how long a listener may take to notice that it is to stop
 FIRST_DELAY_S, LAST_DELAY_S = 0.1, 2.0
 
-log = logging.getLogger(__name__)
+log = logs.get(__name__)
 
 
 class Note(BaseModel):
@@ -55,12 +55,12 @@ class Mailbox:
                 popped = self._client.blpop([self._key], timeout=BLOCK_S)
             except (redis.RedisError, OSError) as error:
                 if not delay_s:
-                    log.warning("mailbox.lost", extra={"worker_id": self._worker_id, "error": type(error).__name__})
+                    log.warning("mailbox.lost", worker_id=self._worker_id, error=type(error).__name__)
                 delay_s = min(max(2 * delay_s, FIRST_DELAY_S), LAST_DELAY_S)
                 stop.wait(delay_s)
                 continue
             if delay_s:
-                log.info("mailbox.back", extra={"worker_id": self._worker_id})
+                log.info("mailbox.back", worker_id=self._worker_id)
                 delay_s = 0.0
             if popped is not None and (note := _read(popped[1])) is not None:
                 yield note
@@ -70,5 +70,5 @@ def _read(raw: bytes) -> Note | None:
     try:
         return Note.model_validate_json(raw)
     except ValidationError:
-        log.warning("mailbox.unreadable_note", extra={"size_bytes": len(raw)})
+        log.warning("mailbox.unreadable_note", size_bytes=len(raw))
         return None
