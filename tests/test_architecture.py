@@ -34,9 +34,13 @@ RULES = [
     Rule("shared.protocol", ("shared.relay", "shared.store", "shared.models", "shared.database", "shared.settings")),
     Rule("shared.run_state", ("shared", "webapp", "worker")),
     Rule("shared.clock", ("shared",)),
-    Rule("worker.backends", ("worker.runs", "worker.tasks", "shared.store", "shared.models", "shared.relay")),
+    Rule("worker.backends", ("worker.runs", "worker.tasks", "shared.relay")),
+    Rule("worker.backends.base", ("shared.store", "shared.models", "shared.database")),
+    Rule("worker.backends.gateway", ("shared.store", "shared.models", "shared.database")),
+    Rule("worker.backends.demo", ("shared.store", "shared.models", "shared.database")),
 ]
-"""A backend knows neither the database nor the relay: it yields what it hears. `worker.runs` drives it."""
+"""A backend knows neither the database nor the relay (only the registry reads profiles): it yields what it hears, and
+`worker.runs` drives it."""
 
 
 def modules() -> Iterator[tuple[str, ast.Module]]:
