@@ -11,3 +11,7 @@ UPKEEP_QUEUE = "upkeep"
 def worker_queue(worker_id: str) -> str:
     """The queue by which a turn reaches the worker that holds its session's warm agent."""
     return f"{RUNS_QUEUE}.{worker_id}"
+
+
+UPKEEP = "portal.upkeep"
+"""`upkeep()`: what beat has done every hour: retention."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 LOG_TTL_S = 86_400  # the default of PORTAL_LOG_TTL_S, from the last event on
 MAILBOX_TTL_S = 3_600  # of a dead worker; what it would have heard stands in the database
 WORKER_TTL_S = 45  # three heartbeats of 15 s
-RUN_TTL_S = 45
 WORKER_SEEN_TTL_S = 604_800
 WATCH_TTL_S = 60  # three pings of 20 s
 

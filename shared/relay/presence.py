@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from shared.protocol.events import Time
 from shared.relay.connection import Client, relay_errors
-from shared.relay.keys import RUN_TTL_S, WATCH_TTL_S, WORKER_SEEN_TTL_S, WORKER_TTL_S, Keys
+from shared.relay.keys import WATCH_TTL_S, WORKER_SEEN_TTL_S, WORKER_TTL_S, Keys
 
 Facts = TypeVar("Facts", bound=BaseModel)
 
@@ -42,9 +42,11 @@ class Watcher(BaseModel):
 class Presence:
     """All heartbeats. Every method raises RelayDown when Redis does not answer."""
 
-    def __init__(self, client: Client, keys: Keys) -> None:
+    def __init__(self, client: Client, keys: Keys, *, ttl_s: float = WORKER_TTL_S) -> None:
+        """`ttl_s`: for how long one heartbeat of a worker and of its runs counts."""
         self._client = client
         self._keys = keys
+        self._ttl_ms = int(ttl_s * 1000)
 
     # ---- workers and runs
 
@@ -53,12 +55,12 @@ class Presence:
         with relay_errors():
             now = self._now_s()
             pipe = self._client.pipeline(transaction=False)
-            pipe.set(self._keys.worker(facts.worker_id), facts.model_dump_json(), ex=WORKER_TTL_S)
+            pipe.set(self._keys.worker(facts.worker_id), facts.model_dump_json(), px=self._ttl_ms)
             pipe.zadd(self._keys.workers(), {facts.worker_id: now})
             pipe.expire(self._keys.workers(), WORKER_SEEN_TTL_S)
             pipe.set(self._keys.worker_seen(), b"1", ex=WORKER_SEEN_TTL_S)
             for run_id in facts.runs:
-                pipe.set(self._keys.run_heartbeat(run_id), facts.worker_id, ex=RUN_TTL_S)
+                pipe.set(self._keys.run_heartbeat(run_id), facts.worker_id, px=self._ttl_ms)
             pipe.execute()
 
     def leave_worker(self, worker_id: str) -> None:
@@ -104,7 +106,7 @@ class Presence:
     def beat_run(self, run_id: str, worker_id: str) -> None:
         """Say that the run is driven; `beat_worker` does the same for all runs of a worker."""
         with relay_errors():
-            self._client.set(self._keys.run_heartbeat(run_id), worker_id, ex=RUN_TTL_S)
+            self._client.set(self._keys.run_heartbeat(run_id), worker_id, px=self._ttl_ms)
 
     def end_run(self, run_id: str) -> None:
         with relay_errors():

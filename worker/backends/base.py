@@ -245,10 +245,19 @@ class Backend(Protocol):
     any other BackendError means that it may have begun. After an abort that the peer did not confirm it just ends,
     without a last item."""
 
-    name: str  # shown to people: "Hermes", "Demo agent"
-    agent: str  # the glyph: gateway, bridge, hermes, demo, ...
-    version: str
-    capabilities: Capabilities
+    @property
+    def name(self) -> str:
+        """Shown to people: "Hermes", "Demo agent"."""
+
+    @property
+    def agent(self) -> str:
+        """The glyph: gateway, bridge, hermes, demo, ..."""
+
+    @property
+    def version(self) -> str: ...
+
+    @property
+    def capabilities(self) -> Capabilities: ...
 
     def stream(self, turn: Turn, controls: Controls) -> Iterator[Item]: ...
 

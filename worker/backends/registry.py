@@ -1,0 +1,108 @@
+"""Which backend serves which source: one line for each in SOURCES, the longest prefix that fits wins.
+
+Nothing past this file branches on the kind of a backend. Backends are made on first use and kept for the process.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
+
+from sqlalchemy.orm import Session, sessionmaker
+
+from shared.database import transaction
+from shared.errors import BackendRefused
+from shared.settings import Settings
+from shared.store import catalogue
+from worker.backends.base import Backend
+from worker.backends.gateway.backend import GatewayBackend
+
+
+@runtime_checkable
+class Closable(Protocol):
+    """A backend that holds connections or children until its process ends."""
+
+    def close(self) -> None: ...
+
+
+class Backends:
+    """The backends of one process, by source and profile. Safe from any thread."""
+
+    def __init__(self, settings: Settings, factory: sessionmaker[Session]) -> None:
+        self.settings = settings
+        self.factory = factory
+        self._made: dict[tuple[str, str | None], Backend] = {}
+        self._lock = threading.Lock()
+
+    def backend_for(self, source: str, profile: str | None) -> Backend:
+        """Raises BackendRefused when the source or the profile is unknown or not configured; Unavailable."""
+        with self._lock:
+            known = self._made.get((source, profile))
+        if known is not None:
+            return known
+        prefix = max((name for name in SOURCES if source.startswith(name)), key=len, default=None)
+        if prefix is None:
+            raise BackendRefused(f"There is no agent for sessions of the kind {source!r} here.", retryable=False)
+        made = SOURCES[prefix](self, source, profile)
+        with self._lock:
+            return self._made.setdefault((source, profile), made)
+
+    def forget(self) -> None:
+        """The configuration has changed: backends are made anew for the next runs; those that run keep theirs."""
+        with self._lock:
+            self._made.clear()
+
+    def names(self) -> list[str]:
+        with self._lock:
+            return sorted({backend.name for backend in self._made.values()})
+
+    def close(self) -> None:
+        """The process ends."""
+        with self._lock:
+            made = list(self._made.values())
+            self._made.clear()
+        for backend in made:
+            if isinstance(backend, Closable):
+                backend.close()
+
+
+def _gateway(backends: Backends, source: str, profile: str | None) -> Backend:
+    """The gateway of the profile, else the configured one, else the demo agent."""
+    settings = backends.settings
+    url = _gateway_of_profile(backends, profile)
+    if url is not None or settings.hermes_gateway_url is not None:
+        key = settings.hermes_gateway_key
+        return GatewayBackend(
+            url or settings.hermes_gateway_url or "",
+            None if key is None else key.get_secret_value(),
+            api=settings.gateway_api,
+            settings=settings,
+            profile=profile if url is None else None,
+        )
+    if settings.demo_url is None:
+        raise BackendRefused(
+            "No agent is configured: set HERMES_GATEWAY_URL, or start the portal with `portal up` for the demo agent.",
+            retryable=False,
+        )
+    demo_key = settings.demo_key
+    return GatewayBackend(
+        settings.demo_url,
+        None if demo_key is None else demo_key.get_secret_value(),
+        name="Demo agent",
+        agent="demo",
+        settings=settings,
+    )
+
+
+def _gateway_of_profile(backends: Backends, profile: str | None) -> str | None:
+    if profile is None:
+        return None
+    with transaction(backends.factory, write=False) as db:
+        row = catalogue.profile(db, profile)
+    if row is None:
+        raise BackendRefused(f"The profile {profile!r} is gone.", retryable=False)
+    return row.gateway_url
+
+
+SOURCES: dict[str, Callable[[Backends, str, str | None], Backend]] = {
+    "api_server": _gateway,
+}

@@ -1,0 +1,82 @@
+"""What operators ask of workers with Celery's own tools: `celery --app worker.celery_app inspect portal_status`.
+
+A command reads, drains or revokes, and nothing else (S47); who may give it is decided by Redis' access rules. No
+command tells contents.
+"""
+
+import os
+import time
+from typing import Any
+
+from celery.worker import control as celery_control
+from celery.worker.control import control_command, inspect_command
+
+from shared import clock, task_names
+from worker import lifecycle
+from worker.heartbeat import facts_of
+from worker.runs.revoked import cancel_revoked
+
+
+@inspect_command()  # type: ignore[untyped-decorator]
+def portal_status(state: Any) -> dict[str, Any]:
+    """What this worker is and how it does."""
+    process = lifecycle.process()
+    context = process.context
+    swept_at = process.janitor.swept_at
+    return {
+        **facts_of(context, process.started_at).model_dump(mode="json", exclude={"runs"}),
+        "runs": len(context.live_runs),
+        "uptime_s": round((clock.now() - process.started_at).total_seconds()),
+        "last_sweep_s_ago": None if swept_at is None else round(time.monotonic() - swept_at, 1),
+        "idle_looks": process.watchdog.idle_looks if process.watchdog is not None else 0,
+        "holes": len(context.holes.all()),
+        "load": os.getloadavg()[0],
+    }
+
+
+@inspect_command()  # type: ignore[untyped-decorator]
+def portal_runs(state: Any) -> list[dict[str, Any]]:
+    """The runs that this worker drives, by age."""
+    now = time.monotonic()
+    runs = [
+        {
+            "run_id": live.run_id,
+            "session_id": live.session_id,
+            "user": live.user_name,
+            "source": live.source,
+            "fence": live.fence,
+            "age_s": round(now - live.began_at, 1),
+            "lease_renewed_s_ago": round(now - live.renewed_at, 1),
+            "waits_for_people": len(live.open_pauses),
+            "stopping": live.aborted,
+        }
+        for live in lifecycle.current().live_runs.all()
+    ]
+    return sorted(runs, key=lambda run: -float(run["age_s"]))
+
+
+@control_command(args=[("on", bool)], signature="[on=true|false]")  # type: ignore[untyped-decorator]
+def portal_drain(state: Any, on: bool = True) -> dict[str, str]:
+    """Take no more turns (those that run go on), or take them again."""
+    context = lifecycle.current()
+    for queue in (task_names.RUNS_QUEUE, task_names.worker_queue(context.worker_id)):
+        if on:
+            state.consumer.call_soon(state.consumer.cancel_task_queue, queue)
+        else:
+            state.consumer.call_soon(state.consumer.add_task_queue, queue)
+    if on:
+        context.draining.set()
+    else:
+        context.draining.clear()
+    return {"ok": f"draining: {len(context.live_runs)} runs go on" if on else "takes turns again"}
+
+
+_celery_revoke = celery_control.Panel.data["revoke"]
+
+
+@control_command(name="revoke", variadic="task_id", signature="[id1 [id2 [... [idN]]]]")  # type: ignore[untyped-decorator]
+def revoke(state: Any, task_id: Any, terminate: bool = False, signal: str | None = None, **kwargs: Any) -> Any:
+    """Revoke tasks; a run that still waits is cancelled at once, also when no task of it is under way."""
+    for run_id in [task_id] if isinstance(task_id, str) else list(task_id or ()):
+        cancel_revoked(str(run_id), lifecycle.current())
+    return _celery_revoke(state, task_id, terminate=terminate, signal=signal, **kwargs)

@@ -1,0 +1,337 @@
+"""Writes down what a run brings: into the relay as it comes, into the transcript, and behind it into the database.
+
+Text goes out first and is saved after it, at least every second; what tells a state or a decision is recorded by its
+caller only after its commit (RELIABILITY 3). The relay may be away: the run goes on, is saved, and the next append
+asks for a new epoch so that every page takes a snapshot. The database may be away: the stream goes on.
+
+This is the hot path (DESIGN 11): the payload of a delta is built by hand and a gathered piece costs one round trip.
+"""
+
+import json
+import math
+import time
+from concurrent.futures import Future
+from json.encoder import encode_basestring
+from typing import Literal
+
+from shared import clock, logs
+from shared.database import transaction
+from shared.errors import StorageFull, Unavailable
+from shared.protocol.events import (
+    AnyEvent,
+    Delta,
+    MessageDelta,
+    ReasoningDelta,
+    StatusUpdated,
+    StatusUpdatedData,
+    TextPiece,
+    to_payload,
+)
+from shared.redaction import StreamRedactor
+from shared.relay.connection import RelayDown
+from shared.relay.event_log import Appended, AppendUnknown
+from shared.store import runs as run_store
+from shared.text import storable
+from shared.transcript import answer_text, fold
+from shared.transcript_items import Transcript
+from shared.transcript_json import to_json
+from worker.context import WorkerContext
+from worker.runs.joined_log import JoinedLog
+from worker.runs.live_run import LiveRun
+
+Kind = Literal["message.delta", "reasoning.delta"]
+DELTAS: dict[Kind, type[Delta]] = {"message.delta": MessageDelta, "reasoning.delta": ReasoningDelta}
+
+GATHER_S = 0.015
+GATHER_BEHIND_S = 0.050
+BEHIND_S, IN_TIME_S = 0.012, 0.006  # mean time of an append at which the relay counts as behind, and as in time again
+BEHIND_WAITING = 16  # so many items in the inbox count as behind too
+GATHER_CHARS = 2_048
+LONGEST_PIECE_CHARS = 16_384  # of one event, when a backend sends more at once
+TICK_S = 0.5  # how often `tick` is called, about
+SAVE_EVERY_S = 1.0
+SAVE_EVERY_CHARS = 4_096
+SAVE_SHARE = 20  # a save for size alone waits this many times what the last one took: long texts stay linear
+RELAY_RETRY_S = 1.0
+SAVE_RETRY_S = 1.0
+LAST_PAUSES_S = (0.0, 0.2, 1.0)  # before each try to append how the run ended
+
+log = logs.get(__name__)
+
+
+class Recorder:
+    """Used by the thread of its run only. `flush_at` (monotonic) is when `flush_text` wants to be called."""
+
+    def __init__(self, context: WorkerContext, live: LiveRun) -> None:
+        self.transcript = Transcript(run_id=live.run_id)
+        self.joined = JoinedLog()
+        self.flush_at = math.inf
+        self.full_since: float | None = None  # monotonic, while saves fail because the disk is full
+        self._context = context
+        self._live = live
+        self._epoch, self._seq = "", 0
+        # the open part of text
+        self._part, self._offset, self._kind = -1, 0, ""
+        self._redactor = StreamRedactor()
+        self._pieces: list[str] = []
+        self._gathered = 0
+        self._sent_at = 0.0
+        self._gather_s = GATHER_S
+        self._append_s = 0.0  # moving mean
+        # the relay's holes
+        self._hole = context.holes.take(live.session_id)
+        self._relay_retry_at = 0.0
+        self._status = ""
+        self._closing = False
+        # saves
+        self._saving: Future[None] | None = None
+        self._save_took_s = 0.0
+        self._save_at = math.inf
+        self._saved_at = time.monotonic()
+        self._unsaved_chars = 0
+        self._unsaved = False
+        identity = f'"session_id":{json.dumps(live.session_id)},"run_id":{json.dumps(live.run_id)},"fence":{live.fence}'
+        self._heads = {kind: f'{{"event":"{kind}",{identity},"at":"' for kind in DELTAS}
+
+    # ---- what comes in
+
+    def text(self, kind: Kind, text: str, now: float) -> None:
+        """A piece of text; gathered with its neighbours for a moment unless it follows a pause."""
+        if kind != self._kind:
+            self._end_part()
+            self._part, self._offset, self._kind = self._part + 1, 0, kind
+        text = self._redactor.feed(storable(text))
+        if not text:
+            return
+        self._pieces.append(text)
+        self._gathered += len(text)
+        if self._gathered >= GATHER_CHARS or now - self._sent_at >= self._gather_s:
+            self._flush()
+        elif self.flush_at == math.inf:
+            self.flush_at = self._sent_at + self._gather_s
+
+    def flush_text(self) -> None:
+        """Send the gathered text; `flush_at` says when."""
+        self._flush()
+
+    def emit(self, *events: AnyEvent, new_part: bool = False) -> None:
+        """Other events, in one append with the text before them. `new_part`: later text begins a new part."""
+        if new_part:
+            self._let_go()
+        self._flush(*events)
+        if new_part:
+            self._kind = ""
+
+    def note(self, event: AnyEvent) -> None:
+        """Fold an event that somebody else has appended: an answer, as the web process tells it."""
+        fold(self.transcript, event)
+        self.joined.event(to_payload(event), self._epoch, self._seq)
+        self._plan_save(at_once=True)
+
+    def end_text(self) -> None:
+        """Send what is gathered and wait for the save under way: the end of the run writes all of it."""
+        self._end_part()
+        self.settle()
+
+    def last(self, *events: AnyEvent) -> None:
+        """The events that follow the end of the run, which the database already holds. A hole that stays is left to
+        the janitor of this process."""
+        self._closing = True
+        others = [(event, to_payload(event)) for event in events]
+        appended = None
+        for pause_s in LAST_PAUSES_S:
+            time.sleep(pause_s)
+            self._relay_retry_at = 0.0
+            appended = self._append([payload for _, payload in others])
+            if appended is not None:
+                break
+        self._record([], others, appended)
+        if self._hole:
+            self._context.holes.add(self._live.session_id)
+
+    def tick(self, now: float) -> None:
+        """What is due: a save, the end of a hole in the relay. Called every TICK_S. Raises LeaseLost."""
+        if self._hole and now >= self._relay_retry_at:
+            live = self._live
+            again = StatusUpdatedData(text=self._status)
+            self._flush(StatusUpdated(session_id=live.session_id, run_id=live.run_id, fence=live.fence, data=again))
+        self._look_at_save()
+        if self._unsaved and self._saving is None and now >= self._save_at - TICK_S:
+            self._start_save()
+
+    def _end_part(self) -> None:
+        self._let_go()
+        self._flush()
+
+    def _let_go(self) -> None:
+        """The end of the open part: what was held back as the possible beginning of a secret is none."""
+        rest = self._redactor.flush()
+        if rest:
+            self._pieces.append(rest)
+
+    # ---- what goes out
+
+    def _flush(self, *events: AnyEvent) -> None:
+        deltas = self._take_deltas()
+        if not deltas and not events:
+            return
+        payloads = [payload for _, payload in deltas]
+        others = [(event, to_payload(event)) for event in events]
+        payloads.extend(payload for _, payload in others)
+        self._record(deltas, others, self._append(payloads))
+
+    def _record(
+        self, deltas: list[tuple[Delta, str]], others: list[tuple[AnyEvent, str]], appended: Appended | None
+    ) -> None:
+        """Fold and keep what has gone out; without `appended` it did not, and has the cursor of what came before."""
+        seq = self._seq
+        if appended is not None:
+            self._epoch, seq = appended.epoch, appended.first_seq - 1
+        step = 0 if appended is None else 1
+        for delta, payload in deltas:
+            seq += step
+            fold(self.transcript, delta)
+            piece = delta.data
+            head = payload[: payload.index('"data":')]
+            self.joined.text(delta.event, piece.part, piece.offset, piece.text, head, self._epoch, seq)
+            self._unsaved_chars += len(piece.text)
+        for event, payload in others:
+            seq += step
+            fold(self.transcript, event)
+            self.joined.event(payload, self._epoch, seq)
+            if type(event) is StatusUpdated:
+                self._status = event.data.text
+        self._seq = seq
+        self._plan_save(at_once=bool(others) or (appended is not None and appended.epoch_changed))
+
+    def _take_deltas(self) -> list[tuple[Delta, str]]:
+        self.flush_at = math.inf
+        if not self._pieces:
+            return []
+        text = self._pieces[0] if len(self._pieces) == 1 else "".join(self._pieces)
+        self._pieces = []
+        self._gathered = 0
+        kind: Kind = self._kind  # type: ignore[assignment]  # never empty while pieces wait
+        at = clock.now()
+        head = self._heads[kind] + clock.iso_ms(at) + '",'
+        deltas = []
+        for start in range(0, len(text), LONGEST_PIECE_CHARS):
+            piece = text[start : start + LONGEST_PIECE_CHARS]
+            data = f'"data":{{"part":{self._part},"offset":{self._offset},"text":{encode_basestring(piece)}}}}}'
+            delta = DELTAS[kind].model_construct(
+                session_id=self._live.session_id,
+                run_id=self._live.run_id,
+                fence=self._live.fence,
+                at=at,
+                data=TextPiece.model_construct(part=self._part, offset=self._offset, text=piece),
+            )
+            deltas.append((delta, head + data))
+            self._offset += len(piece)
+        return deltas
+
+    def _append(self, payloads: list[str]) -> Appended | None:
+        """Append, or leave a hole. Before a new epoch begins, all that came before it is saved."""
+        if time.monotonic() < self._relay_retry_at:
+            return None
+        if self._hole and not self._closing and not self.save_now():
+            self._relay_retry_at = time.monotonic() + RELAY_RETRY_S
+            return None
+        started = time.monotonic()
+        try:
+            appended = self._context.log.append(
+                self._live.session_id,
+                payloads,
+                run_id=self._live.run_id,
+                fence=self._live.fence,
+                new_epoch=self._hole,
+            )
+        except (RelayDown, AppendUnknown) as error:
+            if not self._hole:
+                log.warning("relay.append_failed", run_id=self._live.run_id, error=type(error).__name__)
+            self._hole = True
+            self._relay_retry_at = time.monotonic() + RELAY_RETRY_S
+            return None
+        self._hole = False
+        self._sent_at = time.monotonic()
+        self._append_s += 0.2 * (self._sent_at - started - self._append_s)
+        if self._append_s > BEHIND_S or self._live.inbox.waiting > BEHIND_WAITING:
+            self._gather_s = GATHER_BEHIND_S
+        elif self._append_s < IN_TIME_S:
+            self._gather_s = GATHER_S
+        return appended
+
+    # ---- saving
+
+    def _plan_save(self, *, at_once: bool) -> None:
+        if self._closing:
+            return
+        self._unsaved = True
+        if at_once:
+            self._save_at = 0.0
+        elif self._unsaved_chars >= SAVE_EVERY_CHARS:
+            self._save_at = min(self._save_at, self._saved_at + SAVE_SHARE * self._save_took_s)
+        self._save_at = min(self._save_at, self._saved_at + SAVE_EVERY_S)
+        self._look_at_save()
+        if self._saving is None and time.monotonic() >= self._save_at:
+            self._start_save()
+
+    def _start_save(self) -> None:
+        self._saving = self._context.saver.submit(self._write, *self._snapshot())
+        self._saved_at = time.monotonic()
+        self._save_at = math.inf
+        self._unsaved = False
+        self._unsaved_chars = 0
+
+    def _snapshot(self) -> tuple[str, dict[str, object], str, int]:
+        return answer_text(self.transcript), to_json(self.transcript), self._epoch, self._seq
+
+    def _write(self, content: str, transcript: dict[str, object], epoch: str, seq: int) -> None:
+        started = time.monotonic()
+        with transaction(self._context.factory) as db:
+            run_store.save_progress(
+                db,
+                self._live.run_id,
+                fence=self._live.fence,
+                content=content,
+                transcript=transcript,
+                epoch=epoch,
+                seq=seq,
+            )
+        self._save_took_s = time.monotonic() - started
+
+    def _look_at_save(self) -> None:
+        """Learn how the save in the background went. Raises LeaseLost."""
+        if self._saving is not None and self._saving.done():
+            saving, self._saving = self._saving, None
+            self._learn(saving)
+
+    def _learn(self, saving: Future[None]) -> bool:
+        try:
+            saving.result()
+        except Unavailable as error:
+            if isinstance(error, StorageFull):
+                self.full_since = self.full_since or time.monotonic()
+            self._unsaved = True
+            self._save_at = time.monotonic() + SAVE_RETRY_S
+            log.warning("run.save_failed", run_id=self._live.run_id, code=error.code)
+            return False
+        self.full_since = None
+        return True
+
+    @property
+    def cursor(self) -> tuple[str, int]:
+        """Epoch and seq up to which the transcript reaches."""
+        return self._epoch, self._seq
+
+    def save_now(self) -> bool:
+        """Save all there is and wait for it; False when the database does not take it. Raises LeaseLost."""
+        self.settle()
+        self._start_save()
+        return self.settle()
+
+    def settle(self) -> bool:
+        """Wait for the save that is under way; False when it failed."""
+        if self._saving is None:
+            return True
+        saving, self._saving = self._saving, None
+        return self._learn(saving)

@@ -1,0 +1,72 @@
+"""How a run begins: `running` is committed before the first byte of its turn goes out, or it goes back to the queue."""
+
+import time
+
+from shared import logs
+from shared.database import transaction
+from shared.errors import LeaseLost, Unavailable
+from shared.store import runs as run_store
+from shared.transcript_json import to_json
+from worker.backends.base import Backend, Turn
+from worker.context import WorkerContext
+from worker.runs.claim import Claimed
+from worker.runs.history import build_compressed_history
+from worker.runs.live_run import LiveRun
+from worker.runs.recorder import Recorder
+from worker.runs.sealing import tell_failed
+
+RETRY_S = 0.5
+
+log = logs.get(__name__)
+
+
+def turn_of(claimed: Claimed, backend: Backend, live: LiveRun, context: WorkerContext) -> Turn:
+    """Put the turn together. Older turns may have to be summarised by the backend itself, which takes its time."""
+    run, session = claimed.run, claimed.session
+    return Turn(
+        run_id=run.id,
+        session_id=run.session_id,
+        input=run.input,
+        blocks=tuple(run.blocks or ()),
+        history=build_compressed_history(context.factory, context.settings, run, backend, live.inbox.put),
+        instructions=run.instructions,
+        model=run.model or session.model,
+        profile=session.profile,
+        skill_folder=run.skill_folder or session.skill_folder,
+        backend_session_id=session.backend_session_id,
+        max_iterations=run.max_iterations,
+    )
+
+
+def begin(claimed: Claimed, live: LiveRun, recorder: Recorder, context: WorkerContext) -> str:
+    """starting -> running; gives the id of the answer's message. Waits for a database that is away as long as the
+    lease lasts. Raises LeaseLost, also when an abort came first."""
+    while True:
+        try:
+            with transaction(context.factory) as db:
+                message = run_store.begin(
+                    db,
+                    live.run_id,
+                    fence=live.fence,
+                    model=claimed.run.model or claimed.session.model,
+                    skill_folder=claimed.run.skill_folder or claimed.session.skill_folder,
+                    transcript=to_json(recorder.transcript),
+                )
+            return message.id
+        except Unavailable:
+            if live.gone:
+                raise LeaseLost(live.run_id) from None
+            time.sleep(RETRY_S)
+
+
+def give_back(live: LiveRun, context: WorkerContext) -> None:
+    """starting -> queued, since surely nothing was sent; after the third failed start the run has failed."""
+    try:
+        with transaction(context.factory) as db:
+            finished = run_store.back_to_queue(db, live.run_id, live.fence)
+            run = run_store.get(db, live.run_id)
+    except (LeaseLost, Unavailable) as error:  # a janitor does the same when the lease is over
+        log.warning("run.not_given_back", run_id=live.run_id, error=type(error).__name__)
+        return
+    if finished is not None:
+        tell_failed(context, run, finished)
