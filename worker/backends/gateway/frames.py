@@ -171,11 +171,15 @@ _RESPONSE_FRAMES: dict[str, type[Frame] | type[extension.ExtensionFrame]] = {
 
 def parse_response_frame(event: SseEvent) -> ResponseFrame:
     """Raises BackendProtocolError for what is no JSON, or not the shape that its name promises."""
-    name = event.name or _text_field(event.data, "type")
-    model = _RESPONSE_FRAMES.get(name, Ignored)
-    if model is Ignored and event.data.strip() == b"[DONE]":
+    if event.data.strip() == b"[DONE]":
         return Ignored()
-    frame = _validated(model, event.data)
+    model = _RESPONSE_FRAMES.get(event.name or _text_field(event.data, "type"), Ignored)
+    try:
+        frame = _validated(model, event.data)
+    except BackendProtocolError:
+        if model is Ignored and event.name:
+            return Ignored()  # what an event means that we do not know is not ours to say
+        raise
     assert isinstance(frame, Frame | extension.ExtensionFrame)
     return frame
 

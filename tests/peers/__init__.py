@@ -1,0 +1,1 @@
+"""Peers that tests talk to: real processes and servers that follow a script."""

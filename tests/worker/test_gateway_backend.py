@@ -1,0 +1,117 @@
+"""The gateway backend beside its streams: abort, the whole answer at once, ping, capabilities."""
+
+import threading
+import time
+
+import pytest
+
+from shared.errors import (
+    BackendError,
+)
+from tests.peers.gateway import (
+    NO_USAGE,
+    Answer,
+    Delay,
+    FakeGateway,
+    Frames,
+    json_answer,
+    raw_answer,
+    stream,
+    text_turn,
+    tool_turn,
+)
+from tests.rig.backend_turns import Switch, a_turn, play
+from tests.rig.gateway_turns import TURNS, a_backend
+from worker.backends import base
+
+# ---- abort
+
+
+def test_an_abort_without_a_stop_request_ends_our_side_at_once():
+    frames = Frames()
+    controls = Switch()
+    ended_at = []
+    with FakeGateway({TURNS: [stream(frames.created(), *frames.text("so far"), Delay(20))]}) as gateway:
+        backend = a_backend(gateway)
+        threading.Timer(0.3, controls.abort).start()
+        begun = time.monotonic()
+        result = play(backend, controls=controls)
+        ended_at.append(time.monotonic() - begun)
+        assert [r.path for r in gateway.requests if r.method == "POST"] == ["/v1/responses"]
+    assert ended_at[0] < 2
+    assert result.error is None
+    assert not result.of(base.Finished)
+    assert not result.of(base.Stopped)
+    assert result.text == "so far"
+
+
+def test_an_abort_before_the_head_ends_our_side_at_once():
+    controls = Switch()
+    with FakeGateway({TURNS: [stream(*text_turn("x"), before=[Delay(20)])]}) as gateway:
+        threading.Timer(0.3, controls.abort).start()
+        begun = time.monotonic()
+        result = play(a_backend(gateway), controls=controls)
+    assert time.monotonic() - begun < 2
+    assert result.error is None
+
+
+def test_an_abort_before_the_start_sends_nothing_that_is_read():
+    controls = Switch()
+    controls.abort()
+    with FakeGateway({TURNS: [stream(*text_turn("x"))]}) as gateway:
+        result = play(a_backend(gateway), controls=controls)
+    assert result.error is None
+    assert not result.text
+
+
+# ---- execute, ping, capabilities
+
+
+def test_execute_brings_the_whole_answer():
+    with FakeGateway({TURNS: [json_answer(tool_turn()[1])]}) as gateway:
+        result = a_backend(gateway).execute(a_turn("Sum it up"))
+        assert gateway.turns[0].json["stream"] is False
+    assert result.text == "Let me look. 世界🌍\n\nBoth are there."
+    assert result.usage is not None
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        json_answer({"error": "x"}, status=500),
+        json_answer(Frames().body("completed", usage=NO_USAGE)),
+        raw_answer(b"", ""),
+    ],
+)
+def test_execute_raises_what_failed(answer: Answer):
+    with FakeGateway({TURNS: [answer]}) as gateway, pytest.raises(BackendError):
+        a_backend(gateway).execute(a_turn("Sum it up"))
+
+
+@pytest.mark.parametrize(("said", "ok"), [(" pong\n", True), ("PONG.", True), ("Sure: PONG", False)])
+def test_ping_tells_what_came_instead(said: str, ok: bool):
+    body = Frames().body("completed") | {
+        "output": [{"type": "message", "content": [{"type": "output_text", "text": said}]}]
+    }
+    with FakeGateway({TURNS: [json_answer(body)]}) as gateway:
+        pong = a_backend(gateway).ping()
+    assert pong.ok is ok
+    assert pong.got == said
+    assert pong.latency_ms > 0
+
+
+def test_ping_tells_the_error():
+    with FakeGateway({TURNS: [json_answer({"error": {"message": "no"}}, status=401)]}) as gateway:
+        pong = a_backend(gateway).ping()
+    assert not pong.ok
+    assert "HERMES_GATEWAY_KEY" in (pong.error or "")
+
+
+def test_a_gateway_that_announces_nothing_can_do_the_least():
+    with FakeGateway({}) as gateway:
+        backend = a_backend(gateway)
+        assert backend.version == "0.19.0"
+        assert backend.capabilities == base.Capabilities(tools=True, system_messages=True, todos=True, attachments=True)
+        assert len(gateway.of("GET /v1/capabilities")) == 1
+        _ = backend.capabilities
+        assert len(gateway.of("GET /v1/capabilities")) == 1  # asked once
