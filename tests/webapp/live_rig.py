@@ -171,6 +171,7 @@ class Reader:
                 self.wakes += 1
                 for follower, events in self.inbox.take():
                     self._give(follower.feed(events))
+                self.inbox.called()
                 self._give(self.follower.look(time.monotonic()))
         except BaseException as error:  # noqa: BLE001 - the test shows it
             self.error = error

@@ -87,17 +87,17 @@ class Follower:
 
     def heal(self) -> None:
         self._doubtful = True
-        self._inbox.wake()
+        self._inbox.call(self)
 
     def relay_lost(self) -> None:
         if self._look_at is None:
             self._look_at = time.monotonic() + POLL_FIRST_S
-            self._inbox.wake()
+            self._inbox.call(self)
 
     def replace(self) -> None:
         """Have the client's view replaced by a snapshot."""
         self._stale = True
-        self._inbox.wake()
+        self._inbox.call(self)
 
     # ---- called by the owner
 

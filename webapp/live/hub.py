@@ -69,7 +69,7 @@ class Hub:
     """`subscribe` and `unsubscribe` may be called from any thread. The listener starts with the first subscription
     (so that a fork before it is harmless) and ends with `close`."""
 
-    def __init__(self, settings: Settings, *, client: redis.Redis | None = None, keys: Keys | None = None) -> None:
+    def __init__(self, settings: Settings, *, client: "redis.Redis | None" = None, keys: Keys | None = None) -> None:
         self._client = client
         self._settings = settings
         self._keys = keys or Keys(settings.redis_prefix)
@@ -110,7 +110,7 @@ class Hub:
             topic.sinks = tuple(s for s in topic.sinks if s is not sink)
             if not topic.sinks:
                 del self._topics[channel]
-                self._write(hiredis.pack_command((b"UNSUBSCRIBE", channel)))
+                self._write(_packed(b"UNSUBSCRIBE", channel))
 
     def topics(self) -> list[Topic]:
         """What is listened to at this moment."""
@@ -183,7 +183,7 @@ class Hub:
                 if now - asked_at >= PING_AFTER_S:
                     asked_at = now
                     with self._lock:
-                        self._write(hiredis.pack_command((b"PING",)))
+                        self._write(_packed(b"PING"))
                 continue
             if not received:
                 raise ConnectionResetError("Redis closed the connection")
@@ -228,7 +228,7 @@ class Hub:
     def _ask(self, topic: Topic, channel: bytes) -> None:
         if self._socket is not None:
             self._unconfirmed.setdefault(channel, deque()).append(topic)
-            self._write(hiredis.pack_command((b"SUBSCRIBE", channel)))
+            self._write(_packed(b"SUBSCRIBE", channel))
 
     def _ask_all(self) -> None:
         channels = list(self._topics)
@@ -238,7 +238,7 @@ class Hub:
             batch = channels[start : start + SUBSCRIBE_BATCH]
             for channel in batch:
                 self._unconfirmed.setdefault(channel, deque()).append(self._topics[channel])
-            self._write(hiredis.pack_command((b"SUBSCRIBE", *batch)))
+            self._write(_packed(b"SUBSCRIBE", *batch))
 
     def _confirm(self, channel: bytes) -> None:
         with self._lock:
@@ -278,5 +278,9 @@ class Hub:
                 sink.relay_lost()
 
     def _channel(self, session_id: str) -> bytes:
-        channel = self._keys.channel(session_id)
-        return channel.encode() if isinstance(channel, str) else channel
+        return self._keys.channel(session_id).encode()
+
+
+def _packed(*words: bytes) -> bytes:
+    packed: bytes = hiredis.pack_command(words)  # type: ignore[arg-type]  # its type says a tuple of one
+    return packed

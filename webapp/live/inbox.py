@@ -20,6 +20,7 @@ class Inbox(Generic[T]):
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._waiting: list[tuple[T, Sequence[LiveEvent]]] = []
+        self._called: set[T] = set()
         self._bytes = 0
         self.overflowed = False
 
@@ -44,5 +45,15 @@ class Inbox(Generic[T]):
             taken, self._waiting, self._bytes = self._waiting, [], 0
         return taken
 
-    def wake(self) -> None:
+    def call(self, whose: T) -> None:
+        """Have the owner look at `whose`, though nothing was published."""
+        with self._lock:
+            self._called.add(whose)
         self._wake()
+
+    def called(self) -> set[T]:
+        if not self._called:
+            return self._called
+        with self._lock:
+            taken, self._called = self._called, set()
+        return taken

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Select, or_, select
 from sqlalchemy.orm import Session
@@ -28,7 +28,7 @@ def in_good_standing(db: Session, principals: "Iterable[Principal]") -> "set[Pri
 
 
 def _ask(
-    db: Session, statement: Callable[[Sequence[str]], Select[Any]], keys: Sequence[str]
+    db: Session, statement: Callable[[Sequence[str]], Select[str, str, str]], keys: Sequence[str]
 ) -> dict[str | None, tuple[str, str]]:
     found: dict[str | None, tuple[str, str]] = {}
     for start in range(0, len(keys), BATCH):
@@ -37,7 +37,7 @@ def _ask(
     return found
 
 
-def _sign_ins(hashes: Sequence[str]) -> Select[Any]:
+def _sign_ins(hashes: Sequence[str]) -> Select[str, str, str]:
     return (
         select(SignIn.id_hash, User.id, User.role)
         .join(User, User.id == SignIn.user_id)
@@ -46,7 +46,7 @@ def _sign_ins(hashes: Sequence[str]) -> Select[Any]:
     )
 
 
-def _tokens(hashes: Sequence[str]) -> Select[Any]:
+def _tokens(hashes: Sequence[str]) -> Select[str, str, str]:
     return (
         select(ApiToken.token_hash, User.id, User.role)
         .join(User, User.id == ApiToken.user_id)
@@ -55,11 +55,11 @@ def _tokens(hashes: Sequence[str]) -> Select[Any]:
     )
 
 
-def _users(user_ids: Sequence[str]) -> Select[Any]:
+def _users(user_ids: Sequence[str]) -> Select[str, str, str]:
     return select(User.id, User.id, User.role).where(User.id.in_(user_ids), User.disabled.is_(False))
 
 
-_STATEMENTS: dict[str, Callable[[Sequence[str]], Select[Any]]] = {
+_STATEMENTS: dict[str, Callable[[Sequence[str]], Select[str, str, str]]] = {
     "cookie": _sign_ins,
     "token": _tokens,
     "local": _users,
