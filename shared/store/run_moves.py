@@ -97,6 +97,7 @@ def claim(db: Session, run_id: str, *, worker_id: str, lease_s: float) -> int | 
 
     Gives the new fence; None when the delivery is late, doubled or out of order: drop it silently.
     """
+    _lock_session_of(db, run_id)
     statement = (
         _change(
             run_id,
@@ -114,6 +115,13 @@ def claim(db: Session, run_id: str, *, worker_id: str, lease_s: float) -> int | 
         return None
     reread(db, run_id)
     return fence
+
+
+def _lock_session_of(db: Session, run_id: str) -> None:
+    """Let changes of the queue end first. PostgreSQL looks again only at the row that it updates, not at the others
+    that its conditions name: without this, a run could be claimed by the order before a person's move."""
+    session_id = select(Run.session_id).where(Run.id == run_id).scalar_subquery()
+    db.execute(select(ChatSession.id).where(ChatSession.id == session_id).with_for_update(key_share=True))
 
 
 def _change(run_id: str, source: RunState, target: RunState, columns: dict[str, Any]) -> Update:
@@ -172,6 +180,7 @@ def save_progress(
     )
     if db.execute(statement).rowcount != 1:  # type: ignore[attr-defined]
         raise LeaseLost(f"Run {run_id} is no longer ours under fence {fence}.")
+    reread(db, run_id)
     messages.save_answer(db, run_id, content=content, transcript=transcript)
 
 
@@ -187,4 +196,7 @@ def renew_leases(db: Session, held: Iterable[tuple[str, int]], lease_s: float) -
         .returning(Run.id)
         .execution_options(synchronize_session=False)
     )
-    return set(db.scalars(statement))
+    ours = set(db.scalars(statement))
+    for run_id in ours:
+        reread(db, run_id)
+    return ours

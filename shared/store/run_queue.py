@@ -1,7 +1,7 @@
 """The queue of a session: submit once, change what waits, hold and go on. Use it as `shared.store.runs`.
 
-Whatever changes a queue locks the row of its session first, so that two of them, or one and the end of a run, follow
-each other; the claim needs no lock, its one statement sees either the one or the other.
+Whatever changes a queue locks the row of its session first, so that two of them, a claim and the end of a run follow
+each other.
 """
 
 import hashlib
