@@ -38,7 +38,7 @@ def run_portal(*arguments: str, environ: Mapping[str, str], text: str = "") -> s
     """One `portal` command to its end, `text` on its standard input."""
     return subprocess.run(
         [*PORTAL, *arguments], env=dict(environ), input=text, capture_output=True, text=True, timeout=60, check=False,
-        cwd=environ.get("PORTAL_DATA_DIR", "/"),
+        cwd="/",
     )  # fmt: skip
 
 

@@ -45,9 +45,11 @@ def worker(celery_arguments: tuple[str, ...]) -> None:
 
     \b
     Examples: a worker more on this machine; one on another machine
-      portal worker --hostname second@%h
+      portal worker --concurrency 10
       REDIS_URL=rediss://... DATABASE_URL=postgresql://... portal worker
     """
+    if not any(argument.startswith(("-n", "--hostname")) for argument in celery_arguments):
+        celery_arguments = (f"--hostname=worker-{os.getpid()}@%h", *celery_arguments)  # two on a host need two names
     _become("worker", settings_of_running(), celery_arguments)
 
 

@@ -29,6 +29,7 @@ from webapp.cli.listener import address_of, http_address
 from webapp.cli.prepare import SETUP_TOKEN_MINUTES, Prepared, read_prepared
 
 LISTEN_FD = "PORTAL_LISTEN_FD"  # read by webapp/gunicorn_conf.py
+CELERY_ROOT_WARNING = "ignore:You're running the worker with superuser privileges"  # said once, in one line, instead
 START_TIMEOUT_S = 60.0
 PREPARE_TIMEOUT_S = 600.0  # a migration of a large database
 FIRST_PAGE_AGAIN_S = 0.2
@@ -124,6 +125,7 @@ class Supervisor:
             "PORTAL_PORT": str(port),
             "PATH": procfile.search_path(),
             "PYTHONUNBUFFERED": "1",
+            "PYTHONWARNINGS": CELERY_ROOT_WARNING,
         }
         if self._settings.secret_key is None:
             self._environ["PORTAL_SECRET_KEY_FILE"] = str(data_dir.secret_key_file(self._settings.data_dir))
@@ -228,6 +230,8 @@ class Supervisor:
             self._console.say(
                 "demo", "No gateway is configured, so a demo agent answers. For a real one: HERMES_GATEWAY_URL."
             )
+        if os.geteuid() == 0:
+            self._console.say("root", "Running as root: better give the portal a user of its own.", level="warning")
         if settings.auth_disabled:
             self._console.say("auth.disabled", "AUTH_DISABLED=1: whoever reaches this address is administrator.")
         if settings.host not in LOOPBACK_HOSTS and not settings.public_url and not settings.allow_http:
