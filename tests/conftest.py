@@ -9,6 +9,7 @@ from sqlalchemy import Engine, make_url
 from sqlalchemy.orm import Session, sessionmaker
 
 from shared.database import make_engine, make_session_factory, migrate, transaction
+from tests.rig.hermes import HermesGateway
 from tests.rig.postgres_server import PostgresRig
 from tests.rig.redis_server import RedisServer
 
@@ -93,3 +94,11 @@ def db(factory: sessionmaker[Session]) -> Iterator[Session]:
     """One writing transaction around the test. Not beside `factory` transactions that write: on SQLite they wait."""
     with transaction(factory) as db:
         yield db
+
+
+@pytest.fixture(scope="session")
+def hermes_gateway() -> Iterator[HermesGateway]:
+    """The real hermes-agent gateway with a scripted model behind it, one for the whole run."""
+    gateway = HermesGateway()
+    yield gateway
+    gateway.close()

@@ -106,8 +106,7 @@ class HermesGateway:
         self.key = KEY
         self.home = Path(tempfile.mkdtemp(prefix="portal-hermes-"))
         self.url = f"http://127.0.0.1:{free_port()}"
-        config = CONFIG.format(model=self.model.base_url, approval_limit_s=approval_limit_s)
-        (self.home / "config.yaml").write_text(config, encoding="utf-8")
+        self.limit_approvals(approval_limit_s)
         self._log = (self.home / "output.log").open("wb")
         environment = {
             "PATH": os.environ.get("PATH", ""),
@@ -127,6 +126,11 @@ class HermesGateway:
             stderr=self._log,
         )
         self._wait_until_ready()
+
+    def limit_approvals(self, seconds: int) -> None:
+        """How long it waits for an approval; read anew with each request."""
+        config = CONFIG.format(model=self.model.base_url, approval_limit_s=seconds)
+        (self.home / "config.yaml").write_text(config, encoding="utf-8")
 
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + START_S
