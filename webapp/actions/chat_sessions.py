@@ -1,0 +1,198 @@
+"""What a person or program can do with sessions: open, rename, archive, delete and undo, choose what answers."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from sqlalchemy.orm import Session
+
+from shared import clock, errors
+from shared.database import in_transaction
+from shared.models import ChatSession, Run, SignIn
+from shared.protocol.events import SessionUpdated, SessionUpdatedData
+from shared.store import audit, chat_sessions, runs, users
+from webapp import rights
+from webapp.actions import names
+from webapp.actions.runs import tell_stopped, wake_head
+from webapp.announce import announce
+from webapp.auth import Principal
+from webapp.context import WebContext
+
+DEFAULT_SOURCE = "api_server"
+GRANT_LIFE = timedelta(minutes=15)
+ON_FAILURE = ("hold", "continue", "cancel")
+
+
+@dataclass(frozen=True)
+class Changed:
+    """A session after a change; `status` is ACTIVE, ARCHIVED or DELETED."""
+
+    session_id: str
+    title: str
+    source: str
+    status: str
+
+
+def create(
+    web: WebContext,
+    principal: Principal,
+    *,
+    title: str = "",
+    source: str | None = None,
+    profile: str | None = None,
+    model: str | None = None,
+    skill_folder: str | None = None,
+) -> Changed:
+    """Open a session. Raises Forbidden for viewers and reading tokens, InvalidCommand."""
+    if not rights.may_create(principal):
+        raise errors.Forbidden("You may read here, but not open sessions.")
+    web.throttle.take("session", principal.user_id, limit=web.settings.submits_per_minute)
+    given = {
+        "title": names.title(title),
+        "source": names.source(source) or DEFAULT_SOURCE,
+        "profile": names.name(profile, "profile"),
+        "model": names.model(model),
+        "skill_folder": names.name(skill_folder, "skill"),
+    }
+
+    def work(db: Session) -> ChatSession:
+        return chat_sessions.create(db, owner=users.get(db, principal.user_id), **given)  # type: ignore[arg-type]
+
+    return _changed(in_transaction(web.factory, work))
+
+
+def rename(web: WebContext, principal: Principal, session_id: str, title: str) -> Changed:
+    """Give a title, which is never overwritten then; an empty one is made from the next message again."""
+    line = names.title(title)
+    session = _change(web, principal, "rename", session_id, lambda db: chat_sessions.rename(db, session_id, line))
+    announce(web, session_id, SessionUpdated(session_id=session_id, data=SessionUpdatedData(title=line)))
+    return _changed(session)
+
+
+def archive(web: WebContext, principal: Principal, session_id: str, archived: bool = True) -> Changed:
+    """Put a session away, or bring it back. What runs in it goes on."""
+    session = _change(
+        web, principal, "rename", session_id, lambda db: chat_sessions.set_archived(db, session_id, archived)
+    )
+    announce(web, session_id, SessionUpdated(session_id=session_id, data=SessionUpdatedData(archived=archived)))
+    return _changed(session)
+
+
+def set_options(
+    web: WebContext,
+    principal: Principal,
+    session_id: str,
+    *,
+    model: str | None = None,
+    skill_folder: str | None = None,
+    profile: str | None = None,
+    on_failure: str | None = None,
+) -> Changed:
+    """Choose what answers the next turns: an empty string means none, None leaves it as it is."""
+    if on_failure is not None and on_failure not in ON_FAILURE:
+        raise errors.InvalidCommand(f"on_failure is one of {', '.join(ON_FAILURE)}.")
+    options: dict[str, str | None] = {}
+    if model is not None:
+        options["model"] = names.model(model)
+    if skill_folder is not None:
+        options["skill_folder"] = names.name(skill_folder, "skill")
+    if profile is not None:
+        options["profile"] = names.name(profile, "profile")
+    if on_failure is not None:
+        options["on_failure"] = on_failure
+
+    def work(db: Session) -> ChatSession:
+        session = chat_sessions.get(db, session_id)
+        for name, value in options.items():
+            setattr(session, name, value)
+        session.updated_at = clock.now()
+        db.flush()
+        return session
+
+    session = _change(web, principal, "configure", session_id, work)
+    told = SessionUpdatedData(
+        model=None if model is None else options["model"] or "",
+        skill_folder=None if skill_folder is None else options["skill_folder"] or "",
+        on_failure=on_failure,
+    )
+    announce(web, session_id, SessionUpdated(session_id=session_id, data=told))
+    return _changed(session)
+
+
+def delete(web: WebContext, principal: Principal, session_id: str) -> Changed:
+    """Stop all that runs or waits in a session, and hide it; it can be brought back for 7 days (F54)."""
+
+    def work(db: Session) -> tuple[ChatSession, list[Run]]:
+        rights.require(db, principal, "delete", session_id)
+        stopped = runs.stop_all(db, session_id, by_name=principal.name)
+        session = chat_sessions.delete(db, session_id)
+        user = users.get(db, principal.user_id)
+        audit.record(db, "session_deleted", user=user, address=principal.address, session_id=session_id)
+        return session, stopped
+
+    session, stopped = in_transaction(web.factory, work)
+    tell_stopped(web, session_id, stopped, principal.name)
+    announce(web, session_id, SessionUpdated(session_id=session_id, data=SessionUpdatedData(deleted=True)))
+    return _changed(session)
+
+
+def undelete(web: WebContext, principal: Principal, session_id: str) -> Changed:
+    """Bring a deleted session back. Raises NotFound when its 7 days are over."""
+
+    def work(db: Session) -> ChatSession:
+        rights.require(db, principal, "undelete", session_id)
+        user = users.get(db, principal.user_id)
+        audit.record(db, "session_undeleted", user=user, address=principal.address, session_id=session_id)
+        return chat_sessions.undelete(db, session_id)
+
+    session = in_transaction(web.factory, work)
+    announce(web, session_id, SessionUpdated(session_id=session_id, data=SessionUpdatedData(deleted=False)))
+    wake_head(web, session_id)
+    return _changed(session)
+
+
+def open_as_administrator(web: WebContext, principal: Principal, session_id: str, reason: str) -> Changed:
+    """Let an administrator read another's session for 15 minutes: the audited switch of S16.
+
+    Needs the role, a password given in the last ten minutes and a reason, all of which the audit log keeps.
+    """
+    rights.require_administrator(principal)
+    why = names.title(reason)
+    if not why:
+        raise errors.InvalidCommand("Say why you open somebody else's session.", code="reason_needed")
+
+    def work(db: Session) -> ChatSession:
+        session = chat_sessions.get(db, session_id)
+        sign_in = db.get(SignIn, principal.sign_in_hash) if principal.sign_in_hash else None
+        if sign_in is None:
+            raise errors.Forbidden("Only somebody who signed in by password may do that.")
+        now = clock.now()
+        kept = {id: until for id, until in (sign_in.grants or {}).items() if until > now.timestamp()}
+        sign_in.grants = {**kept, session_id: (now + GRANT_LIFE).timestamp()}
+        user = users.get(db, principal.user_id)
+        audit.record(
+            db, "session_opened_by_administrator", user=user, address=principal.address, session_id=session_id,
+            owner=session.owner_id, reason=why, minutes=int(GRANT_LIFE.total_seconds() // 60),
+        )  # fmt: skip
+        return session
+
+    return _changed(in_transaction(web.factory, work))
+
+
+def _change(
+    web: WebContext,
+    principal: Principal,
+    verb: rights.Verb,
+    session_id: str,
+    change: Callable[[Session], ChatSession],
+) -> ChatSession:
+    def work(db: Session) -> ChatSession:
+        rights.require(db, principal, verb, session_id)
+        return change(db)
+
+    return in_transaction(web.factory, work)
+
+
+def _changed(session: ChatSession) -> Changed:
+    status = "DELETED" if session.deleted_at is not None else session.status
+    return Changed(session.id, session.title, session.source, status)

@@ -1,0 +1,115 @@
+"""Answers to approvals and questions: decided once, in the database, then told to pages and to the run's worker."""
+
+from dataclasses import dataclass
+
+from sqlalchemy.orm import Session
+
+from shared import errors, logs
+from shared.database import in_transaction
+from shared.models import Pause, Run
+from shared.protocol import commands
+from shared.protocol.events import (
+    ApprovalResolved,
+    ApprovalResolvedData,
+    ClarifyResolved,
+    ClarifyResolvedData,
+    Event,
+)
+from shared.relay import mailbox
+from shared.relay.connection import RelayDown
+from shared.relay.mailbox import Note
+from shared.store import audit, pauses, runs, users
+from shared.text import storable
+from webapp import rights
+from webapp.announce import announce
+from webapp.auth import Principal
+from webapp.context import WebContext
+
+log = logs.get("webapp.actions.pauses")
+
+APPROVAL, CLARIFICATION = "approval", "clarification"
+
+
+@dataclass(frozen=True)
+class Answered:
+    """The pause as it is decided now."""
+
+    pause_id: str
+    run_id: str
+    choice: str | None
+    answer: str | None
+    by: str | None
+
+
+def respond_approval(web: WebContext, principal: Principal, cmd: commands.ApprovalRespond) -> Answered:
+    """Allow or deny what a tool wants to do; only the owner may (S17), and `always` wants a reason (S20).
+
+    Raises NotFound (also for one of another session), Forbidden, InvalidCommand, AlreadyDecided, Expired.
+    """
+    reason = storable(cmd.reason).strip() if cmd.reason else None
+
+    def work(db: Session) -> tuple[Pause, Run]:
+        pause, run = _find(db, principal, cmd.session_id, cmd.approval_id, APPROVAL)
+        choices = pause.request.get("choices") or ["once", "deny"]
+        if cmd.choice != "deny" and cmd.choice not in choices:
+            raise errors.InvalidCommand(f"The choices here are: {', '.join(choices)}.", code="not_offered")
+        if cmd.choice == "always" and not reason:
+            raise errors.InvalidCommand("Say why this may always run.", code="reason_needed")
+        user = users.get(db, principal.user_id)
+        decided = pauses.answer(db, pause.id, user=user, choice=cmd.choice, reason=reason)
+        audit.record(
+            db, "approval_answered", user=user, address=principal.address, session_id=run.session_id, run_id=run.id,
+            pause=pause.id, choice=cmd.choice, args_hash=pause.args_hash, reason=reason,
+        )  # fmt: skip
+        return decided, run
+
+    return _tell(web, *in_transaction(web.factory, work))
+
+
+def respond_clarification(web: WebContext, principal: Principal, cmd: commands.ClarifyRespond) -> Answered:
+    """Answer a question of the agent; whoever may send in the session may. Raises as `respond_approval` does."""
+    text = storable(cmd.answer)
+    if not text.strip():
+        raise errors.InvalidCommand("The answer is empty.", code="empty_message")
+    if len(text.encode("utf-8")) > web.settings.max_message_kb * 1024:
+        raise errors.TooLarge(f"An answer may have {web.settings.max_message_kb} KB at most.")
+
+    def work(db: Session) -> tuple[Pause, Run]:
+        pause, run = _find(db, principal, cmd.session_id, cmd.clarify_id, CLARIFICATION)
+        user = users.get(db, principal.user_id)
+        decided = pauses.answer(db, pause.id, user=user, answer=text)
+        audit.record(
+            db, "question_answered", user=user, address=principal.address, session_id=run.session_id, run_id=run.id,
+            pause=pause.id,
+        )  # fmt: skip
+        return decided, run
+
+    return _tell(web, *in_transaction(web.factory, work))
+
+
+def _find(db: Session, principal: Principal, session_id: str, pause_id: str, kind: str) -> tuple[Pause, Run]:
+    verb: rights.Verb = "approve" if kind == APPROVAL else "answer"
+    rights.require(db, principal, verb, session_id)
+    pause = pauses.get(db, pause_id)
+    if pause.session_id != session_id or pause.kind != kind:
+        raise errors.NotFound("There is no such question.")
+    return pause, runs.get(db, pause.run_id)
+
+
+def _tell(web: WebContext, pause: Pause, run: Run) -> Answered:
+    announce(web, run.session_id, _resolved(pause))
+    if run.worker_id is not None:
+        note = Note(run_id=run.id, kind="answer", fence=pause.fence, pause_id=pause.id)
+        try:
+            mailbox.post(web.redis, web.keys, run.worker_id, note)
+        except RelayDown as error:  # the worker looks in the database every few seconds
+            log.warning("note.not_posted", run_id=run.id, kind=note.kind, code=error.code)
+    return Answered(pause.id, run.id, pause.choice, pause.answer, pause.by_name)
+
+
+def _resolved(pause: Pause) -> Event:
+    if pause.kind == CLARIFICATION:
+        answer = ClarifyResolvedData(clarify_id=pause.id, answer=pause.answer, by=pause.by_name, reason="answered")
+        return ClarifyResolved(session_id=pause.session_id, run_id=pause.run_id, data=answer)
+    decision = ApprovalResolvedData(approval_id=pause.id, choice=pause.choice, by=pause.by_name, reason="answered")
+    return ApprovalResolved(session_id=pause.session_id, run_id=pause.run_id, data=decision)

@@ -1,0 +1,83 @@
+"""Wakes a worker for a queued run: sends the Celery task by its name, after the transaction has committed.
+
+The message is a hint. The database is the truth, and what could not be sent the janitor sends later (RELIABILITY 2.2).
+"""
+
+from celery import Celery
+from celery.exceptions import CeleryError
+from kombu.exceptions import KombuError
+from redis.exceptions import RedisError
+
+from shared import logs, task_names
+from shared.database import transaction
+from shared.errors import SettingsError, Unavailable
+from shared.models import Run
+from shared.relay.connection import celery_url
+from shared.relay.presence import Presence
+from shared.settings import Settings
+from shared.store import runs
+from webapp.context import WebContext
+
+log = logs.get("webapp.dispatch")
+
+SEND_TIMEOUT_S = 2
+WITHOUT_WARM_AGENT = "api_server"  # the gateway keeps no agent between turns: any worker is as good
+
+
+def make_celery(settings: Settings) -> Celery:
+    """A Celery app that can send and knows no task. Raises SettingsError without a Redis."""
+    if settings.redis_url is None:
+        raise SettingsError("REDIS_URL: is not set; `portal up` starts a Redis of its own and gives it")
+    app = Celery("portal-web", broker=celery_url(settings.redis_url.get_secret_value()), set_as_current=False)
+    app.conf.update(
+        accept_content=["json"],
+        task_serializer="json",
+        event_serializer="json",
+        task_ignore_result=True,
+        task_send_sent_event=True,
+        task_default_queue=task_names.RUNS_QUEUE,
+        broker_connection_timeout=SEND_TIMEOUT_S,
+        broker_transport_options={
+            "global_keyprefix": settings.redis_prefix,
+            "socket_connect_timeout": SEND_TIMEOUT_S,
+            "socket_timeout": SEND_TIMEOUT_S,
+            "health_check_interval": 15,
+            # a request waits for this: one try, then the janitor
+            "max_retries": 0,
+            "interval_start": 0,
+            "interval_step": 0,
+            "interval_max": 0,
+        },
+    )
+    app.finalize()
+    return app
+
+
+def send_turn(web: WebContext, run: Run, *, warm_worker: str | None = None) -> bool:
+    """Send the task of a queued run, to the worker that holds its session's agent while that one lives, else to any.
+
+    Never raises: False when it could not be sent.
+    """
+    try:
+        web.celery.send_task(
+            task_names.RUN_TURN,
+            args=[run.id],
+            kwargs={"session": run.session_id, "user": run.user_name, "backend": run.source},
+            task_id=run.id,
+            queue=_queue_for(web, run, warm_worker),
+            retry=False,
+            ignore_result=True,
+        )
+        with transaction(web.factory) as db:
+            runs.mark_dispatched(db, run.id)
+    except (CeleryError, KombuError, RedisError, OSError, Unavailable) as error:
+        log.warning("run.not_dispatched", run_id=run.id, session_id=run.session_id, error=type(error).__name__)
+        return False
+    return True
+
+
+def _queue_for(web: WebContext, run: Run, warm_worker: str | None) -> str:
+    if warm_worker is None or run.source == WITHOUT_WARM_AGENT:
+        return task_names.RUNS_QUEUE
+    alive = Presence(web.redis, web.keys).worker_is_alive(warm_worker)
+    return task_names.worker_queue(warm_worker) if alive else task_names.RUNS_QUEUE
