@@ -184,7 +184,7 @@ class ToolProgress(Event):
 class ToolCompletedData(Data):
     tool_id: str
     name: str
-    ok: bool | None = True  # None: the outcome is not known (the run ended first)
+    ok: bool | None = None  # None, and absent on the wire: the outcome is not known (the run ended first)
     result: str | None = None  # at most the first 16 KB; None: the backend does not tell results
     truncated: bool = False
     full_size: int | None = None  # bytes of the whole result
