@@ -1,6 +1,10 @@
 """gunicorn's settings for the web process (STACK 3): one gthread worker, a thread a socket, sockets closed on stop."""
 
 import os
+import signal
+import threading
+from types import FrameType
+from typing import Any
 
 from gunicorn.arbiter import Arbiter
 from gunicorn.workers.base import Worker
@@ -34,5 +38,20 @@ accesslog = None
 
 
 def post_fork(server: Arbiter, worker: Worker) -> None:
-    """The worker dies with its master, which dies with `portal up`."""
+    """The worker dies with its master, which dies with `portal up`; it makes its own database connections."""
     die_with_parent(server.pid)
+    if server.cfg.preload_app:
+        server.app.wsgi().extensions["portal"].engine.dispose(close=False)
+
+
+def post_worker_init(worker: Worker) -> None:
+    """On SIGTERM every socket and stream is asked at once to come back; gunicorn itself would leave them open until
+    graceful_timeout, and then cut them."""
+    live: Any = worker.wsgi.extensions["portal_live"]
+    stop: Any = signal.getsignal(signal.SIGTERM)
+
+    def close_sockets_first(number: int, frame: FrameType | None) -> None:
+        threading.Thread(target=live.close_all, daemon=True).start()  # no lock may be taken in a signal's frame
+        stop(number, frame)
+
+    signal.signal(signal.SIGTERM, close_sockets_first)

@@ -28,10 +28,11 @@ class Asked:
     error: Exception | None = None
 
 
-def read(frame: str | bytes, *, from_page: bool = False) -> Asked:
+def read(frame: str | bytes, *, page_of: str | None = None) -> Asked:
     """Read a frame. Never raises for what a client sends: the fault stands in `error`.
 
-    `from_page`: it is a form that htmx sent, so every value is text and an empty one was not filled in."""
+    `page_of`: it is a form that htmx sent from that session's page, so every value is text, and an empty one was not
+    filled in."""
     given: CommandId = None
     try:
         if isinstance(frame, bytes):
@@ -39,14 +40,16 @@ def read(frame: str | bytes, *, from_page: bool = False) -> Asked:
         asked = json_input.parse_object(frame)
         if isinstance(asked.get("id"), str | int):
             given = asked["id"]
-        return Asked(given, c.COMMAND.validate_python(_tidied(asked, from_page=from_page)))
+        return Asked(given, c.COMMAND.validate_python(_tidied(asked, page_of)))
     except (errors.PlatformError, ValueError) as error:  # pydantic's ValidationError is a ValueError
         return Asked(given, None, error)
 
 
-def _tidied(asked: dict[str, Any], *, from_page: bool) -> dict[str, Any]:
+def _tidied(asked: dict[str, Any], page_of: str | None) -> dict[str, Any]:
     fields = {name: value for name, value in asked.items() if name not in _FORM_EXTRAS}
-    if from_page:
+    if page_of is not None:
+        if fields.get("event") != "ping":
+            fields.setdefault("session_id", page_of)
         fields = {name: value for name, value in fields.items() if value != "" or name in _MAY_BE_EMPTY}
         if isinstance(fields.get("attachments"), str):
             fields["attachments"] = [fields["attachments"]]
@@ -54,6 +57,12 @@ def _tidied(asked: dict[str, Any], *, from_page: bool) -> dict[str, Any]:
         fields.pop("last_seq", None)  # what is no place in a log is no place: a snapshot (F47)
         fields.pop("epoch", None)
     return fields
+
+
+def resume_of(session_id: str, last_seq: str | None, epoch: str | None) -> c.Resume:
+    """The `resume` that a page's address stands for."""
+    fields = {"event": "resume", "session_id": session_id, "last_seq": last_seq, "epoch": epoch or None}
+    return c.Resume.model_validate(_tidied(fields, session_id))
 
 
 def _is_cursor(fields: dict[str, Any]) -> bool:

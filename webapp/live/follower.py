@@ -164,6 +164,13 @@ class Follower:
         self.is_live = False
         return self._heal()
 
+    def later(self, error: Unavailable) -> list[Item]:
+        """Nothing can be read or shown now: a snapshot in POLL_S."""
+        log.warning("follower.waits", session_id=self.session_id, code=error.code)
+        self.is_live = False
+        self._look_at = time.monotonic() + POLL_S
+        return []
+
     def close(self) -> None:
         self._sources.hub.unsubscribe(self.session_id, self)
 
@@ -224,7 +231,7 @@ class Follower:
         except RelayDown:
             return self._poll()
         except Unavailable as error:
-            return self._later(error)
+            return self.later(error)
 
     def _missed(self) -> list[Item] | None:
         at = self.position
@@ -251,19 +258,13 @@ class Follower:
         try:
             view = snapshot.without_relay(snapshot.read(self._sources.factory, self.session_id))
         except Unavailable as error:
-            return self._later(error)
+            return self.later(error)
         shown = _shown_by(view)
         if shown == self._shown:
             return []
         self._shown = shown
         self.state = view.state
         return [Resumed(view, None, None)]
-
-    def _later(self, error: Unavailable) -> list[Item]:
-        log.warning("follower.waits", session_id=self.session_id, code=error.code)
-        self.is_live = False
-        self._look_at = time.monotonic() + POLL_S
-        return []
 
 
 def _shown_by(view: Snapshot) -> tuple[object, ...]:

@@ -18,7 +18,7 @@ import redis
 
 from shared import logs
 from shared.relay import connection
-from shared.relay.connection import RelayDown
+from shared.relay.connection import Client, RelayDown
 from shared.relay.event_log import parse_message
 from shared.relay.keys import Keys
 from shared.settings import Settings
@@ -69,7 +69,7 @@ class Hub:
     """`subscribe` and `unsubscribe` may be called from any thread. The listener starts with the first subscription
     (so that a fork before it is harmless) and ends with `close`."""
 
-    def __init__(self, settings: Settings, *, client: "redis.Redis | None" = None, keys: Keys | None = None) -> None:
+    def __init__(self, settings: Settings, *, client: Client | None = None, keys: Keys | None = None) -> None:
         self._client = client
         self._settings = settings
         self._keys = keys or Keys(settings.redis_prefix)

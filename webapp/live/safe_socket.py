@@ -15,9 +15,10 @@ from typing import Any
 
 STALL_LIMIT_S = 30.0
 """A peer that takes no byte for so long is gone."""
-HURRY_S = 5.0
+HURRY_S = 2.0
 """What is left to a slow peer to take the frame begun, so that its close code can follow."""
 LINGER_S = 2.0
+LINGER_QUIET_S = 0.3
 LINGER_BYTES = 32 << 20
 SOCKET_KEYS = ("gunicorn.socket", "werkzeug.socket")
 PING = b"\x89\x00"
@@ -86,7 +87,7 @@ class SafeSock:
         """End the connection so that the peer hears what was sent last.
 
         Closing with unread input makes the kernel send a reset, by which the peer may lose the close frame (a frame
-        over the limit is mostly unread): so write nothing more, read what comes for a short while, then close.
+        over the limit is mostly unread): so write nothing more, read what still comes, then close.
         """
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_WR)
@@ -118,7 +119,7 @@ class SafeSock:
         deadline = time.monotonic() + LINGER_S
         taken = 0
         while taken < LINGER_BYTES and (left := deadline - time.monotonic()) > 0:
-            if not _wait_for(self.sock, select.POLLIN, left):
+            if not _wait_for(self.sock, select.POLLIN, min(left, LINGER_QUIET_S)):
                 return
             received = self.sock.recv(1 << 16)
             if not received:

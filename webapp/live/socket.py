@@ -24,11 +24,13 @@ from webapp.context import WebContext, web
 from webapp.live import commands
 from webapp.live.connections import GOING_AWAY, TRY_LATER, Connection
 from webapp.live.follower import Follower, Item, Wanted
+from webapp.live.html_view import HtmlView
 from webapp.live.inbox import Inbox
 from webapp.live.json_view import JsonView
 from webapp.live.live import EXTENSION, Live, live, make
 from webapp.live.safe_socket import PING, SafeSock, prepare
 from webapp.live.socket_input import SocketInput
+from webapp.render import reader_of
 
 log = logs.get("webapp.live.socket")
 
@@ -103,7 +105,7 @@ def _admit() -> None:
     if not principal.may_read:
         raise errors.Forbidden("This token may not read.")
     if request.args.get("view") == "html":
-        _wanted_session(principal)
+        g.page_of = _wanted_session(principal)
     g.connection = live().connections.admit(principal, is_socket=True)
     g.safe_socket = prepare(request.environ)
 
@@ -124,7 +126,12 @@ def _serve(ws: Any) -> None:
     """flask-sock's handler: it runs as long as the socket is open."""
     connection: Connection = g.connection
     live().watch.start()
-    SocketHandler(ws, g.safe_socket, connection, web(), live(), JsonView()).run()
+    if g.get("page_of") is None:
+        SocketHandler(ws, g.safe_socket, connection, web(), live(), JsonView()).run()
+        return
+    view = HtmlView(web(), connection.principal, g.page_of, reader_of(request, live=True))
+    page = commands.resume_of(g.page_of, request.args.get("last_seq"), request.args.get("epoch"))
+    SocketHandler(ws, g.safe_socket, connection, web(), live(), view, page=page).run()
 
 
 # ---- the handler
@@ -134,7 +141,15 @@ class SocketHandler:
     """One open socket. `run` returns when it is closed."""
 
     def __init__(
-        self, ws: Any, safe: SafeSock, connection: Connection, context: WebContext, here: Live, view: View
+        self,
+        ws: Any,
+        safe: SafeSock,
+        connection: Connection,
+        context: WebContext,
+        here: Live,
+        view: View,
+        *,
+        page: c.Resume | None = None,
     ) -> None:
         self._ws = ws
         self._safe = safe
@@ -142,6 +157,7 @@ class SocketHandler:
         self._web = context
         self._sources = here.sources
         self._view = view
+        self._page = page  # what the session page is opened with
         self._input = SocketInput()
         self._early, ws.input_buffer = ws.input_buffer, self._input
         self._inbox: Inbox[Follower] = Inbox(self._wake)
@@ -153,6 +169,8 @@ class SocketHandler:
 
     def run(self) -> None:
         try:
+            if self._page is not None:
+                self._send(self._resume(self._page))
             while (code := self._ending()) is None:
                 if not self._ws.connected:
                     return
@@ -160,6 +178,9 @@ class SocketHandler:
                 self._ws.event.clear()
                 self._turn(time.monotonic())
             self._close(code)
+        except errors.PlatformError as fault:
+            log.info("socket.not_served", code=fault.code)
+            self._close(TRY_LATER)
         except OSError:
             self._safe.cut()  # the client is gone, or took nothing for too long
         except Exception:
@@ -246,14 +267,13 @@ class SocketHandler:
 
     def _next_input(self) -> str | bytes | None:
         if self._early:  # came between the upgrade and this handler
-            early: str | bytes = self._early.pop(0)
-            return early
+            self._input.put_first(self._early)
         return self._input.take()
 
     # ---- commands
 
     def _answer(self, frame: str | bytes) -> list[bytes]:
-        asked = commands.read(frame)
+        asked = commands.read(frame, page_of=None if self._page is None else self._page.session_id)
         if asked.command is None or asked.error is not None:
             return self._view.failed(asked.id, asked.error or errors.InvalidCommand("This is no command."))
         try:
@@ -276,6 +296,8 @@ class SocketHandler:
         return self._view.done(command, commands.carry_out(self._web, self._connection.principal, command))
 
     def _resume(self, command: c.Resume) -> list[bytes]:
+        if self._page is not None and command.session_id != self._page.session_id:
+            raise errors.InvalidCommand("This page is of another session.")
         with transaction(self._web.factory, write=False) as db:
             session_id = rights.require(db, self._connection.principal, "read", command.session_id).id
         follower = self._followers.get(session_id)

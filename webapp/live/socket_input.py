@@ -24,15 +24,26 @@ class SocketInput:
     def append(self, frame: str | bytes) -> None:
         """Called for each whole message."""
         with self._lock:
-            now = time.monotonic()
-            self._allowance = min(BURST, self._allowance + (now - self._counted_at) * MESSAGES_PER_S) - 1
-            self._counted_at = now
-            self._bytes += len(frame)
-            if self._allowance < 0 or self._bytes > MAX_WAITING_BYTES:
-                self.flooded = True
-                self._frames.clear()
-            elif not self.flooded:
+            if self._count(frame):
                 self._frames.append(frame)
+
+    def put_first(self, frames: list[str | bytes]) -> None:
+        """What came before this took the buffer's place; empties `frames`."""
+        with self._lock:
+            while frames:
+                frame = frames.pop()
+                if self._count(frame):
+                    self._frames.appendleft(frame)
+
+    def _count(self, frame: str | bytes) -> bool:
+        now = time.monotonic()
+        self._allowance = min(BURST, self._allowance + (now - self._counted_at) * MESSAGES_PER_S) - 1
+        self._counted_at = now
+        self._bytes += len(frame)
+        if self._allowance < 0 or self._bytes > MAX_WAITING_BYTES:
+            self.flooded = True
+            self._frames.clear()
+        return not self.flooded
 
     def take(self) -> str | bytes | None:
         """The next message; None when there is none."""
