@@ -12,7 +12,7 @@ from shared import logs
 from shared.relay.connection import Client, relay_errors
 from shared.relay.keys import MAILBOX_TTL_S, Keys
 
-BLOCK_S = 2  # below the socket's timeout, and how long a listener may take to notice that it is to stop
+BLOCK_S = 1  # below the socket's timeout, and how long a listener may take to notice that it is to stop
 FIRST_DELAY_S, LAST_DELAY_S = 0.1, 2.0
 
 log = logs.get(__name__)
