@@ -5,13 +5,16 @@ question is told: its text may be an error, which the model would repeat. Cancel
 again are not told.
 """
 
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
-import structlog
-from sqlalchemy import select
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session, aliased, sessionmaker
 
+from shared import logs
 from shared.database import transaction
+from shared.errors import Unavailable
 from shared.models import ChatMessage, ChatSession, Run
 from shared.protocol.events import Usage
 from shared.run_state import FINAL, RunState
@@ -21,10 +24,13 @@ from worker.backends.base import Backend, CompressionBegun, CompressionEnded, Hi
 from worker.runs.compression import NoSummary, PastTurn, clipped, split, summarise
 from worker.runs.tokens import estimate_tokens, measured_ratio
 
-log = structlog.get_logger(__name__)
+log = logs.get(__name__)
 
 READ_BUDGETS = 4  # of the past, at most so many budgets are read; what is older is left out
 SAMPLE_TURNS = 5  # the newest turns, among which one is looked for that tells tokens per character
+RATIO_DRIFT = 0.1  # from which on a new ratio is worth a write
+DATABASE_WAIT_S = 60.0
+DATABASE_RETRY_S = 0.5
 SUMMARY_OPENS = "Summary of our conversation up to here, in place of its older part:"
 SUMMARY_TAKEN = "I have read the summary and go on from there."
 NOTES = {
@@ -32,6 +38,18 @@ NOTES = {
     RunState.INTERRUPTED: "[This answer was cut off here.]",
     RunState.FAILED: "[This turn failed; it has no answer.]",
 }
+
+
+@dataclass(frozen=True)
+class _Past:
+    """What may be told: an earlier summary, which reaches to `upto_position`, and the turns after it, oldest first."""
+
+    summary: str | None
+    upto_position: int
+    turns: list[PastTurn]
+    tokens: int
+    ratio: float | None  # tokens per character
+    budget: int  # tokens
 
 
 def build_compressed_history(
@@ -46,67 +64,62 @@ def build_compressed_history(
     When it is over the budget the backend is asked for a summary of the older turns, which can take minutes: call it
     after `running` was committed, on the thread that then reads the stream. `emit` gets the two items that mark it
     (the inbox takes them). When the backend cannot, older turns are left out instead: `changed` is False then.
+    Raises Unavailable when the database stays away.
     """
-    with transaction(factory, write=False) as db:
-        ratio = _tokens_per_char(db, run)
-        summary = compressions.latest(db, run.session_id, before_position=run.position)
-        earlier = summary.summary if summary is not None else None
-        after_position = summary.upto_position if summary is not None else -1
-        asked_tokens = estimate_tokens(run.input + (run.instructions or ""), ratio)
-        budget = max(settings.context_budget_tokens - asked_tokens, settings.context_budget_tokens // 4)
-        turns = _past_turns(db, run, after_position, ratio, limit_tokens=READ_BUDGETS * budget, turn_tokens=budget // 2)
-    _remember_ratio(factory, run, ratio)
-    before_tokens = _tokens_of(earlier, ratio) + sum(turn.tokens for turn in turns)
-    if before_tokens <= budget:
-        return _told(earlier, turns)
-
-    emit(CompressionBegun(before_tokens))
-    old, kept = split(turns, budget // 2)
+    past = _read(factory, settings.context_budget_tokens, run)
+    if past.tokens <= past.budget:
+        return _told(past.summary, past.turns)
+    emit(CompressionBegun(past.tokens))
+    old, kept = split(past.turns, past.budget // 2)
     try:
         made = summarise(
             backend,
             run.id,
-            earlier,
+            past.summary,
             old,
-            part_tokens=budget // 2,
-            summary_tokens=budget // 4,
-            tokens_per_char=ratio,
+            part_tokens=past.budget,
+            summary_tokens=past.budget // 4,
+            tokens_per_char=past.ratio,
             model=run.model,
         )
-        after_tokens = _tokens_of(made, ratio) + sum(turn.tokens for turn in kept)
-        if after_tokens >= before_tokens:
-            raise NoSummary(f"no gain: {before_tokens} tokens before, {after_tokens} after")
+        after_tokens = _tokens_of(made, past.ratio) + sum(turn.tokens for turn in kept)
+        if after_tokens >= past.tokens:
+            raise NoSummary(f"no gain: {past.tokens} tokens before, {after_tokens} after")
     except NoSummary as fault:
         log.warning("history.not_compressed", run_id=run.id, cause=str(fault))
-        return _shortened(earlier, turns, ratio, budget, before_tokens, emit)
-    with transaction(factory) as db:
-        compressions.add(
-            db,
-            session_id=run.session_id,
-            run_id=run.id,
-            upto_position=old[-1].position if old else after_position,
-            summary=made,
-            before_tokens=before_tokens,
-            after_tokens=after_tokens,
-        )
-    emit(CompressionEnded(before_tokens, after_tokens, _tokens_of(made, ratio)))
+        return _shortened(past, emit)
+    upto_position = old[-1].position if old else past.upto_position
+    _keep(factory, run, upto_position, made, before_tokens=past.tokens, after_tokens=after_tokens)
+    emit(CompressionEnded(past.tokens, after_tokens, _tokens_of(made, past.ratio)))
     return _told(made, kept)
 
 
-def _shortened(
-    earlier: str | None,
-    turns: list[PastTurn],
-    ratio: float | None,
-    budget: int,
-    before_tokens: int,
-    emit: Callable[[CompressionBegun | CompressionEnded], None],
-) -> tuple[HistoryMessage, ...]:
+def _shortened(past: _Past, emit: Callable[[CompressionEnded], None]) -> tuple[HistoryMessage, ...]:
     """Without a new summary: the newest turns that fit, beside the summary there was."""
-    earlier_tokens = _tokens_of(earlier, ratio)
-    _, kept = split(turns, budget - earlier_tokens)
-    after_tokens = earlier_tokens + sum(turn.tokens for turn in kept)
-    emit(CompressionEnded(before_tokens, after_tokens, earlier_tokens, changed=False))
-    return _told(earlier, kept)
+    summary_tokens = _tokens_of(past.summary, past.ratio)
+    _, kept = split(past.turns, past.budget - summary_tokens)
+    after_tokens = summary_tokens + sum(turn.tokens for turn in kept)
+    emit(CompressionEnded(past.tokens, after_tokens, summary_tokens, changed=False))
+    return _told(past.summary, kept)
+
+
+def _keep(
+    factory: sessionmaker[Session], run: Run, upto_position: int, summary: str, *, before_tokens: int, after_tokens: int
+) -> None:
+    """For the turns that follow. Without a database this turn goes on all the same; a later one asks again."""
+    try:
+        with transaction(factory) as db:
+            compressions.add(
+                db,
+                session_id=run.session_id,
+                run_id=run.id,
+                upto_position=upto_position,
+                summary=summary,
+                before_tokens=before_tokens,
+                after_tokens=after_tokens,
+            )
+    except Unavailable as error:
+        log.warning("history.summary_not_kept", run_id=run.id, code=error.code)
 
 
 def _told(summary: str | None, turns: list[PastTurn]) -> tuple[HistoryMessage, ...]:
@@ -125,6 +138,37 @@ def _tokens_of(summary: str | None, ratio: float | None) -> int:
 
 
 # ---- the turns of the past
+
+
+def _read(factory: sessionmaker[Session], budget_tokens: int, run: Run) -> _Past:
+    """What the database holds for `run`. Waits up to DATABASE_WAIT_S for a database that is away; then Unavailable."""
+    give_up_at = time.monotonic() + DATABASE_WAIT_S
+    while True:
+        try:
+            with transaction(factory, write=False) as db:
+                past, known_ratio = _read_once(db, budget_tokens, run)
+            break
+        except Unavailable:
+            if time.monotonic() > give_up_at:
+                raise
+            time.sleep(DATABASE_RETRY_S)
+    if past.ratio is not None and (known_ratio is None or abs(past.ratio / known_ratio - 1) > RATIO_DRIFT):
+        _remember_ratio(factory, run, past.ratio)
+    return past
+
+
+def _read_once(db: Session, budget_tokens: int, run: Run) -> tuple[_Past, float | None]:
+    session = db.get(ChatSession, run.session_id)
+    known_ratio = session.tokens_per_char if session is not None else None
+    ratio = _measured(db, run) or known_ratio
+    row = compressions.latest(db, run.session_id, before_position=run.position)
+    summary, upto_position = (row.summary, row.upto_position) if row is not None else (None, -1)
+    asked_tokens = estimate_tokens(run.input + (run.instructions or ""), ratio)
+    budget = max(budget_tokens - asked_tokens, budget_tokens // 4)
+    limit = READ_BUDGETS * budget
+    turns = _past_turns(db, run, upto_position, ratio, limit_tokens=limit, turn_tokens=budget // 2)
+    tokens = _tokens_of(summary, ratio) + sum(turn.tokens for turn in turns)
+    return _Past(summary, upto_position, turns, tokens, ratio, budget), known_ratio
 
 
 def _past_turns(
@@ -184,8 +228,8 @@ def _answer_told(state: RunState, said: str | None) -> str:
 # ---- tokens per character
 
 
-def _tokens_per_char(db: Session, run: Run) -> float | None:
-    """By the newest answer whose usage tells it, else what the session knew before."""
+def _measured(db: Session, run: Run) -> float | None:
+    """By the newest answer whose usage tells it."""
     rows = db.execute(
         select(ChatMessage, Run.usage)
         .join(Run, Run.id == ChatMessage.run_id)
@@ -199,22 +243,19 @@ def _tokens_per_char(db: Session, run: Run) -> float | None:
         .limit(SAMPLE_TURNS)
     )
     for answer, usage in rows:
-        if usage is not None and not _has_tools(answer):
-            ratio = measured_ratio(answer.content, Usage.model_validate(usage))
-            if ratio is not None:
-                return ratio
-    session = db.get(ChatSession, run.session_id)
-    return session.tokens_per_char if session is not None else None
+        ratio = measured_ratio(answer.content, Usage.model_validate(usage)) if usage is not None else None
+        if ratio is not None and not _has_tools(answer):
+            return ratio
+    return None
 
 
-def _remember_ratio(factory: sessionmaker[Session], run: Run, ratio: float | None) -> None:
+def _remember_ratio(factory: sessionmaker[Session], run: Run, ratio: float) -> None:
     """Kept for the time when no recent answer tells it."""
-    if ratio is None:
-        return
-    with transaction(factory) as db:
-        session = db.get(ChatSession, run.session_id)
-        if session is not None and session.tokens_per_char != ratio:
-            session.tokens_per_char = ratio
+    try:
+        with transaction(factory) as db:
+            db.execute(update(ChatSession).where(ChatSession.id == run.session_id).values(tokens_per_char=ratio))
+    except Unavailable as error:
+        log.info("history.ratio_not_kept", run_id=run.id, code=error.code)
 
 
 def _has_tools(answer: ChatMessage) -> bool:
