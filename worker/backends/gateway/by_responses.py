@@ -110,6 +110,7 @@ class _ResponseTurn:
         if response is None or response.status not in ENDS:
             if self._reader.response_id is None and cause.startswith("the stream ended"):
                 raise BackendProtocolError("The gateway answered with nothing at all.", detail=cause)
+            yield from self._reader.rest()
             raise StreamCut("The connection to the gateway broke in the middle of the answer.", detail=cause)
         yield from self._reader.end(ENDS[response.status], response)
 

@@ -15,6 +15,7 @@ from shared.errors import BackendProtocolError, BackendRefused
 from shared.protocol.events import Usage
 from worker.backends import base
 from worker.backends.gateway import extension, faults, frames, tools
+from worker.backends.think_tags import ThinkTags
 
 ERROR_TEXT = re.compile(r"HTTP [45]\d\d\b|API call failed after \d+ retr")
 """How Hermes begins the text that it puts in place of an answer when a later model call failed. Usage is not 0 then;
@@ -49,7 +50,8 @@ class ResponseReader:
         self.session_id: str | None = None  # the gateway's own, from the head of its answer
         self._tools: list[_Tool] = []
         self._pauses: set[str] = set()  # open, and not answered by us
-        self._text: list[str] = []
+        self._text: list[str] = []  # as it came
+        self._tags = ThinkTags()
         self._text_since_tool = False
         self._last_number: int | None = None
         self.response_id: str | None = None
@@ -102,7 +104,11 @@ class ResponseReader:
         if text:
             self._text.append(text)
             self._text_since_tool = self._text_since_tool or bool(text.strip())
-            yield base.Text(text)
+            yield from self._tags.feed(text)
+
+    def rest(self) -> Iterator[base.Item]:
+        """What was held back of the text, when the stream ended before its end."""
+        yield from self._tags.end()
 
     # ---- tools
 
@@ -119,6 +125,7 @@ class ResponseReader:
     def _call(self, item: frames.OutputItem, place: int | None, *, done: bool) -> Iterator[base.Item]:
         tool = self._find(item.call_id, place)
         if tool is None:
+            yield from self._tags.end()
             tool = _Tool(item.call_id or item.id or f"call-{len(self._tools) + 1}", item.name or "tool", place)
             self._tools.append(tool)
             self._text_since_tool = False
@@ -217,6 +224,7 @@ class ResponseReader:
             )
         self.ended = True
         yield from self._missing(response)
+        yield from self._tags.end()
         for key in sorted(self._pauses):
             yield base.PauseWithdrawn(key)
         self._pauses.clear()

@@ -12,6 +12,7 @@ from shared.errors import BackendProtocolError, BackendRefused
 from worker.backends import base
 from worker.backends.gateway import faults, frames
 from worker.backends.gateway.responses import usage_of
+from worker.backends.think_tags import ThinkTags
 
 CHOICES: tuple[base.Choice, ...] = ("once", "session", "always", "deny")
 
@@ -42,6 +43,7 @@ class RunReader:
         self._approvals: list[_Approval] = []  # not known to be over
         self._approval_count = 0
         self._text_since_tool: list[str] = []
+        self._tags = ThinkTags()
         self._said_anything = False
         self.ended = False
         self.cancelled = False
@@ -59,6 +61,7 @@ class RunReader:
             case frames.RunText():
                 yield from self._say(frame.delta)
             case frames.RunToolBegun():
+                yield from self._tags.end()
                 yield self._begin_tool(frame)
             case frames.RunToolEnded():
                 yield from self._end_tool(frame)
@@ -77,7 +80,7 @@ class RunReader:
         if text:
             self._text_since_tool.append(text)
             self._said_anything = True
-            yield base.Text(text)
+            yield from self._tags.feed(text)
 
     def _begin_tool(self, frame: frames.RunToolBegun) -> base.ToolBegun:
         self._tool_count += 1
@@ -157,6 +160,7 @@ class RunReader:
 
     def _close(self) -> Iterator[base.Item]:
         self.ended = True
+        yield from self._tags.end()
         yield from self._withdraw(list(self._approvals))
 
 
