@@ -46,7 +46,7 @@ _MAKERS = "|".join(
     )
 )
 _QUOTE = r"""(?:\\{0,3}["'])"""  # also that of JSON inside JSON
-_BETWEEN = rf"{_QUOTE}?[ \t]{{0,3}}[:=][ \t]{{0,3}}"
+_BETWEEN = rf"{_QUOTE}?[ \t]{{0,3}}[:=：][ \t]{{0,3}}"
 _QUOTED = r"""\\{0,3}"[^"\r\n]{0,1024}|\\{0,3}'[^'\r\n]{0,1024}"""
 _PLAIN = r"""[^\s"'`\\]{1,1024}"""
 _PEM_NAME = "[A-Z0-9 ]{0,40}"
@@ -57,12 +57,12 @@ _OPTIONS = "password|passwd|token|api-key|secret|secret-key|access-key"
 _NAME_ENDS = "KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|PASS|_PWD|CREDENTIALS?"
 _FIELDS = (
     "(?:api|secret|access|private|signing|encryption)[_-]?key|client[_-]?secret|(?:access|refresh|auth|id|session)"
-    "[_-]?token|token|secret|password|passwd|passphrase|db[_-]pass(?:word)?"
+    "[_-]?token|token|secret|password|passwd|passphrase|db[_-]pass(?:word)?|密码|密钥|口令|令牌"
 )
 _MARKS = (  # the first two characters of the alternatives that begin a word and are not names, then of the names
     "sk rk AK AS AB AC AR AI gh gi gl xo xa ya hf gs pp tv r8 np py SG ey",
     "be au x- se co ap ac pr si en cl re id to pa db",
-    "KE TO SE PA CR _P",
+    "KE TO SE PA CR _P 密码 密钥 口令 令牌",
 )
 _PATTERN = "|".join(
     (
