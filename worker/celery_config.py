@@ -6,7 +6,7 @@ could take.
 """
 
 from celery import Celery
-from kombu import Queue  # type: ignore[attr-defined]
+from kombu import Exchange, Queue  # type: ignore[attr-defined]
 
 from shared import task_names
 from shared.errors import SettingsError
@@ -36,7 +36,7 @@ def make_app(settings: Settings) -> Celery:
         enable_utc=True,
         # where it goes
         task_default_queue=task_names.RUNS_QUEUE,
-        task_queues=[Queue(task_names.RUNS_QUEUE), Queue(task_names.UPKEEP_QUEUE)],  # type: ignore[no-untyped-call]
+        task_queues=[_queue(task_names.RUNS_QUEUE), _queue(task_names.UPKEEP_QUEUE)],
         task_create_missing_queues=True,
         task_routes={task_names.UPKEEP: {"queue": task_names.UPKEEP_QUEUE}},
         # how a worker takes it
@@ -66,3 +66,8 @@ def make_app(settings: Settings) -> Celery:
         beat_schedule_filename=str(settings.data_dir / BEAT_SCHEDULE),
     )
     return app
+
+
+def _queue(name: str) -> Queue:
+    """With an exchange of its own: bound to a common one, each queue would get the other's tasks too."""
+    return Queue(name, Exchange(name), routing_key=name)  # type: ignore[no-untyped-call]

@@ -37,6 +37,7 @@ class Desk:
         self.backend = ScriptedBackend()
         self.sent: list[tuple[str, str]] = []  # run id, queue
         self.processes: list[Process] = []
+        self.threads: list[threading.Thread] = []
         self.context = self.new_context("worker-a")
         self.factory = self.context.factory
         with self.db() as db:
@@ -57,6 +58,9 @@ class Desk:
 
     def db(self) -> Any:
         return transaction(self.factory)
+
+    def look(self) -> Any:
+        return transaction(self.factory, write=False)
 
     # ---- turns
 
@@ -80,19 +84,20 @@ class Desk:
         """Drive a run in a thread of its own."""
         thread = threading.Thread(target=execute, args=(run_id, context or self.context), daemon=True)
         thread.start()
+        self.threads.append(thread)
         return thread
 
     # ---- what came of them
 
     def row(self, run_id: str) -> Run:
-        with self.db() as db:
+        with self.look() as db:
             return run_store.get(db, run_id)
 
     def state(self, run_id: str) -> str:
         return self.row(run_id).state
 
     def answer(self, run_id: str) -> ChatMessage:
-        with self.db() as db:
+        with self.look() as db:
             message = messages.answer_of(db, run_id)
             assert message is not None
             return message
@@ -101,7 +106,7 @@ class Desk:
         return messages.transcript_of(self.answer(run_id)) or {}
 
     def pause(self, run_id: str) -> Pause | None:
-        with self.db() as db:
+        with self.look() as db:
             found = [pause for pause in pauses.of_run(db, run_id) if pause.state == "pending"]
         return found[0] if found else None
 
@@ -149,12 +154,17 @@ class Desk:
         return self.state(run_id)
 
     def close(self) -> None:
-        for process in self.processes:
-            process.context.draining.set()
-            for live in process.context.live_runs.all():
+        contexts = [self.context, *(process.context for process in self.processes)]
+        for context in contexts:
+            context.draining.set()
+            for live in context.live_runs.all():
                 live.shut_down()
+        for thread in self.threads:
+            thread.join(10)
+        for process in self.processes:
             process.close()
-        self.context.engine.dispose()
+        for context in contexts:
+            context.engine.dispose()
 
 
 @pytest.fixture

@@ -139,8 +139,9 @@ def _write_once(
     detail_id: str | None,
 ) -> _Written:
     with transaction(context.factory, write=False) as db:
-        state, fence = run_store.state_and_fence(db, live.run_id)
-    if fence != live.fence or state in FINAL:
+        run = run_store.get(db, live.run_id)
+    state = RunState(run.state)
+    if run.fence != live.fence or state in FINAL:
         raise LeaseLost(live.run_id)
     final = outcome.under_abort() if state is RunState.ABORTING else outcome
     takes_away = final.target is RunState.INTERRUPTED
@@ -158,7 +159,7 @@ def _write_once(
             fence=live.fence,
             content=content,
             transcript=packed,
-            reason=final.reason or (EndReason.USER if final.target is RunState.ABORTED else None),
+            reason=(run.reason or EndReason.USER) if final.target is RunState.ABORTED else final.reason,
             usage=None if usage is None else usage.model_dump(exclude_none=True),
             model=facts.model,
             error_code=final.code,

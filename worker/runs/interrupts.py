@@ -50,8 +50,8 @@ def _tell(live: LiveRun, row: Any) -> None:
             live.lose_lease(taken=True)
     elif row.state == RunState.ABORTING and not live.abort_seen:
         live.abort_seen = True
+        live.signal(AbortSeen(row.abort_by, max(0.0, row.elapsed_s or 0.0)))  # before what the backend says to it
         live.stop_backend()
-        live.signal(AbortSeen(row.abort_by, max(0.0, row.elapsed_s or 0.0)))
 
 
 class MailboxThread:

@@ -35,7 +35,7 @@ class Outcome:
         """The same end when the run is `aborting`: a finished answer is kept, all else counts as aborted."""
         if self.target is RunState.COMPLETED:
             return replace(self, came_too_late=True)
-        return Outcome(RunState.ABORTED, reason=self.reason if self.target is RunState.ABORTED else None)
+        return Outcome(RunState.ABORTED)
 
 
 STOPPED = Outcome(RunState.ABORTED)
