@@ -30,9 +30,10 @@ POOL_TIMEOUT_S: Final = 10.0
 SQLITE_CONNECTIONS: Final = 100
 POSTGRES_CONNECTIONS: Final = 40  # its default limit is 100, for all processes together
 
-_WRITE = "portal_write"  # execution option of a connection: its transaction will write
+_WRITE = "portal_write"  # execution option of a connection: its transaction will write, or will not
+_READS_ONLY = "portal_reads_only"  # what an SQLite connection was last told
 _SQLITE_FULL = 13
-_SQLITE_NOT_NOW = frozenset({5, 6, 8, 10, 14, 15})  # busy, locked, readonly, ioerr, cantopen, protocol
+_SQLITE_NOT_NOW = frozenset({5, 6, 10, 14, 15})  # busy, locked, ioerr, cantopen, protocol
 _DISK_FULL = "53100"
 _TRY_AGAIN = frozenset({"40001", "40P01"})  # serialization_failure, deadlock_detected
 _MIGRATION_LOCK = 0x706F7274616C  # "portal"
@@ -53,6 +54,7 @@ def make_engine(source: Settings | str, *, statement_timeout_s: float | None = S
     if url.get_backend_name() == "sqlite":
         engine = create_engine(
             url,
+            hide_parameters=True,  # an error must not carry what people wrote into a log (S43)
             pool_size=10,
             max_overflow=SQLITE_CONNECTIONS - 10,
             pool_timeout=POOL_TIMEOUT_S,
@@ -64,6 +66,7 @@ def make_engine(source: Settings | str, *, statement_timeout_s: float | None = S
         return engine
     engine = create_engine(
         url,
+        hide_parameters=True,
         pool_pre_ping=True,
         pool_size=10,
         max_overflow=POSTGRES_CONNECTIONS - 10,
@@ -109,7 +112,11 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
 def _begin_sqlite(connection: Connection) -> None:
     # A reader that takes the write lock shuts out everybody; a writer that takes it late fails at once when another
     # has written since its first SELECT (SQLITE_BUSY_SNAPSHOT), however long the busy timeout.
-    write = connection.get_execution_options().get(_WRITE, False)
+    write: bool | None = connection.get_execution_options().get(_WRITE)
+    reads_only = write is False
+    if connection.info.get(_READS_ONLY, False) != reads_only:
+        connection.exec_driver_sql(f"PRAGMA query_only = {int(reads_only)}")
+        connection.info[_READS_ONLY] = reads_only
     connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
 
 
@@ -158,13 +165,13 @@ _turns: WeakKeyDictionary[Engine, _WriterTurns] = WeakKeyDictionary()
 def transaction(factory: sessionmaker[Session], *, write: bool = True) -> Iterator[Session]:
     """One transaction: committed when the block ends, rolled back when it raises.
 
-    `write=False` promises to write nothing. Raises Unavailable when the database is locked, cannot be reached or
-    crossed another transaction, StorageFull when its disk is full; nothing is stored then.
+    `write=False` promises to write nothing, and is held to it. Raises Unavailable when the database is locked, cannot
+    be reached or crossed another transaction, StorageFull when its disk is full; nothing is stored then.
     """
     with translated_errors(), factory() as db:
         turns = _turns.get(db.get_bind().engine) if write else None
         with turns.mine() if turns is not None else nullcontext():
-            db.connection(execution_options={_WRITE: write})
+            db.connection(execution_options={_WRITE: write, "postgresql_readonly": not write})
             try:
                 yield db
                 db.commit()

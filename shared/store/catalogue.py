@@ -31,12 +31,12 @@ def put_language_model(
     is_default: bool = False,
 ) -> LanguageModel:
     """Add one, or change the one of that name. `key_ref` names an environment variable."""
+    if is_default:
+        db.execute(update(LanguageModel).values(is_default=False))
     row = db.scalars(select(LanguageModel).where(LanguageModel.name == name)).one_or_none()
     if row is None:
         row = LanguageModel(id=ids.new_id(), name=name, created_at=clock.now())
         db.add(row)
-    if is_default:
-        db.execute(update(LanguageModel).values(is_default=False))
     row.model, row.provider, row.base_url, row.key_ref = model, provider, base_url, key_ref
     row.context_window, row.is_default = context_window, is_default
     db.flush()
@@ -65,12 +65,12 @@ def put_profile(
     db: Session, *, name: str, hermes_home: str | None = None, gateway_url: str | None = None, is_default: bool = False
 ) -> Profile:
     """Add one, or change the one of that name."""
+    if is_default:
+        db.execute(update(Profile).values(is_default=False))
     row = profile(db, name)
     if row is None:
         row = Profile(id=ids.new_id(), name=name, created_at=clock.now())
         db.add(row)
-    if is_default:
-        db.execute(update(Profile).values(is_default=False))
     row.hermes_home, row.gateway_url, row.is_default = hermes_home, gateway_url, is_default
     db.flush()
     return row

