@@ -90,7 +90,7 @@ class Portal:
     def _start(self) -> "subprocess.Popen[str]":
         process = subprocess.Popen(
             [*PORTAL, "up", "--log", "json", *self._arguments],
-            env=self.environ, cwd=self.data_dir, text=True, bufsize=1,
+            env=self.environ, cwd="/", text=True, bufsize=1,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
         threading.Thread(target=self._read, args=(process,), daemon=True).start()

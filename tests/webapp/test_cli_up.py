@@ -1,0 +1,284 @@
+"""`portal up` as people run it: the whole of it, as processes, on a data directory of its own."""
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.rig.portal import PASSWORD, PORTAL, Portal, is_alive, run_portal, submit_form, wait_until
+
+CHILDREN = ("redis", "demo", "web", "worker", "beat")
+CANARY = "canary-7f3a9c51e2"
+
+
+@pytest.fixture(scope="module")
+def portal() -> Iterator[Portal]:
+    """One portal without sign-in for the tests that leave it as they found it."""
+    with Portal(environ={"AUTH_DISABLED": "1"}) as made:
+        yield made
+
+
+def new_session(portal: Portal) -> str:
+    with portal.client() as client:
+        answer = client.post("/api/chat/sessions", json={})
+        assert answer.status_code in (200, 201), answer.text
+        return str(answer.json()["sessionId"])
+
+
+def submit(portal: Portal, session_id: str, text: str) -> str:
+    with portal.client() as client:
+        answer = client.post(f"/api/chat/sessions/{session_id}/runs", json={"message": text})
+        assert answer.status_code in (200, 201, 202), answer.text
+        return str(answer.json()["runId"])
+
+
+def state(portal: Portal, run_id: str) -> str:
+    with portal.client() as client:
+        return str(client.get(f"/api/chat/runs/{run_id}/state").json()["state"])
+
+
+# ---- the first start
+
+
+def test_the_first_link_works_once_and_a_new_start_makes_the_old_one_worthless() -> None:
+    person = {"login": "ada@example.com", "name": "Ada", "password": PASSWORD}
+    with Portal() as portal:
+        first = portal.setup_link
+        assert first is not None
+        assert first.startswith(portal.address + "/")
+        with portal.client() as stranger:
+            assert stranger.get("/api/chat/sessions").json()["code"] == "set_up_first"
+            assert "/setup" in stranger.get("/chat").headers["Location"]
+            wrong = submit_form(stranger, "/setup?token=" + "A" * 43, person)
+            assert wrong.status_code == 403
+
+        assert portal.stop() == 0
+        portal.start_again()
+        second = portal.setup_link
+        assert second is not None
+        assert second.split("token=")[1] != first.split("token=")[1]
+        with portal.client() as late:
+            old = submit_form(late, "/setup?token=" + first.split("token=")[1], person)
+            assert old.status_code == 403
+
+        with portal.client() as browser:
+            assert submit_form(browser, second, person).status_code == 303
+            assert browser.get("/api/chat/sessions").status_code == 200
+        with portal.client() as again:
+            assert "/login" in again.get(second).headers["Location"]
+            assert again.get("/api/chat/sessions").status_code == 401
+
+        assert portal.stop() == 0
+        portal.start_again()
+        assert portal.setup_link is None
+        with portal.client() as browser:
+            signed_in = submit_form(browser, "/login", {"login": "ada@example.com", "password": PASSWORD})
+            assert signed_in.status_code == 303
+            assert browser.get("/api/chat/sessions").status_code == 200
+
+
+# ---- one that runs
+
+
+def test_everything_runs_below_it_and_nothing_listens_but_the_web_process_and_the_demo(portal: Portal) -> None:
+    wait_until(lambda: set(portal.children()) == set(CHILDREN), what="all children")
+    listening = {
+        role
+        for role, child in portal.children().items()
+        for each in (child, *child.children(recursive=True))
+        for connection in each.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    }
+    assert listening == {"web", "demo"}
+
+
+def test_a_second_one_on_the_same_data_directory_says_who_is_there(portal: Portal) -> None:
+    done = run_portal("up", "--port", "0", environ=portal.environ)
+    assert done.returncode == 1
+    assert str(portal.process.pid) in done.stderr
+    assert "--data-dir" in done.stderr
+    assert portal.get("/readyz").status_code == 200
+
+
+def test_a_taken_port_says_what_to_do(portal: Portal, tmp_path: Path) -> None:
+    port = portal.address.rsplit(":", 1)[1]
+    done = run_portal("up", "--port", port, environ=portal.environ | {"PORTAL_DATA_DIR": str(tmp_path / "other")})
+    assert done.returncode == 1
+    assert f"--port {int(port) + 1}" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_turn_from_the_shell_is_answered_on_stdout(portal: Portal) -> None:
+    done = run_portal("run", "Hello", environ=portal.environ)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.strip()) > 20
+    events = run_portal("run", "--json", environ=portal.environ, text="Hello").stdout.splitlines()
+    names = [json.loads(line)["event"] for line in events]
+    assert names[-1] == "run.completed"
+    assert names.count("run.completed") == 1
+
+
+def test_doctor_finds_nothing_wrong_and_sees_a_second_worker(portal: Portal) -> None:
+    second = subprocess.Popen(
+        [*PORTAL, "worker", "--concurrency", "2"],
+        env=portal.environ,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+
+        def examined() -> list[dict[str, str]]:
+            done = run_portal("doctor", "--json", environ=portal.environ)
+            assert done.returncode == 0, done.stdout
+            found: list[dict[str, str]] = json.loads(done.stdout)
+            return found if sum(each["part"] == "workers" for each in found) == 2 else []
+
+        found = wait_until(examined, 30, "two workers")
+        assert {each["part"] for each in found if each["status"] != "ok"} == {"gateway"}  # the hint to name a real one
+    finally:
+        second.terminate()
+        assert second.wait(20) == 0
+
+
+def test_files_are_its_owners_alone(portal: Portal) -> None:
+    assert portal.data_dir is not None
+    open_to_others = [
+        path for path in (portal.data_dir, *portal.data_dir.rglob("*")) if stat.S_IMODE(path.lstat().st_mode) & 0o077
+    ]
+    assert open_to_others == []
+
+
+@pytest.mark.parametrize("role", CHILDREN)
+def test_a_killed_child_is_started_again_and_said_so(portal: Portal, role: str) -> None:
+    before = len(portal.said("child.died"))
+    killed = portal.kill(role)
+    said = portal.wait_said("child.died", 10, count=before + 1)
+    assert (said["role"], said["pid"], said["how"]) == (role, killed, "killed by SIGKILL")
+    wait_until(lambda: portal.pid(role) != killed, 15, f"a new {role}")
+    wait_until(lambda: portal.get("/readyz").json()["missing"] == [], 30, "readiness")
+    run_id = submit(portal, new_session(portal), "Hello")
+    wait_until(lambda: state(portal, run_id) == "completed", 40, "an answer")
+
+
+# ---- its end
+
+
+def test_a_killed_supervisor_leaves_no_process_and_no_loss() -> None:
+    with Portal(environ={"AUTH_DISABLED": "1"}) as portal:
+        session_id = new_session(portal)
+        pids = portal.all_pids()
+        assert len(pids) >= 7
+        os.kill(portal.process.pid, signal.SIGKILL)
+        portal.process.wait()
+        wait_until(lambda: not any(is_alive(pid) for pid in pids), 10, "the end of all processes")
+
+        portal.start_again()
+        with portal.client() as client:
+            assert client.get(f"/api/chat/sessions/{session_id}").status_code == 200
+
+
+def test_sigterm_ends_everything_in_order_and_keeps_the_data() -> None:
+    with Portal(environ={"AUTH_DISABLED": "1"}) as portal:
+        session_id = new_session(portal)
+        wait_until(lambda: set(portal.children()) == set(CHILDREN), what="all children")
+        children = portal.children()
+        pids = portal.all_pids()
+        ends: dict[str, float] = {}
+
+        def watch() -> None:
+            while len(ends) < len(children):
+                for role, child in children.items():
+                    if role not in ends and not is_alive(child.pid):
+                        ends[role] = time.monotonic()
+                time.sleep(0.005)
+
+        watcher = threading.Thread(target=watch, daemon=True)
+        watcher.start()
+        assert portal.stop() == 0
+        watcher.join(5)
+        assert max(ends, key=lambda role: ends[role]) == "redis"
+        assert ends["web"] > ends["worker"]
+        assert not any(is_alive(pid) for pid in pids)
+        assert portal.data_dir is not None
+        assert not (portal.data_dir / "running.json").exists()
+
+        portal.start_again()
+        with portal.client() as client:
+            assert client.get(f"/api/chat/sessions/{session_id}").status_code == 200
+
+
+def test_it_says_how_many_turns_it_waits_for_and_a_second_ctrl_c_ends_them_at_once() -> None:
+    with Portal(environ={"AUTH_DISABLED": "1"}) as portal:
+        run_id = submit(portal, new_session(portal), "slow")
+        wait_until(lambda: state(portal, run_id) == "running", 20, "a running turn")
+        pids = portal.all_pids()
+        portal.process.send_signal(signal.SIGINT)
+        waiting = portal.wait_said("stop.waiting", 15)
+        assert waiting["turns"] == 1
+        assert portal.get(f"/api/chat/runs/{run_id}/state").status_code == 200, "the pages are still there"
+        began = time.monotonic()
+        portal.process.send_signal(signal.SIGINT)
+        assert portal.process.wait(20) == 0
+        assert time.monotonic() - began < 8
+        assert not any(is_alive(pid) for pid in pids)
+
+
+# ---- secrets and places
+
+
+def test_no_secret_stands_in_an_argument_or_in_the_output() -> None:
+    environ = {
+        "HERMES_GATEWAY_URL": "http://127.0.0.1:1",
+        "HERMES_GATEWAY_KEY": CANARY + "-gateway",
+        "PORTAL_SECRET_KEY": CANARY + "-secret-key-of-forty-characters",
+        "PORTAL_METRICS_TOKEN": CANARY + "-metrics",
+    }
+    with Portal(environ=environ) as portal:
+        wait_until(lambda: set(portal.children()) == set(CHILDREN) - {"demo"}, what="all children")
+        arguments = [" ".join(psutil.Process(pid).cmdline()) for pid in portal.all_pids()]
+        token = str(portal.setup_link).split("token=")[1]
+        portal.kill("web")
+        portal.wait_said("child.died")
+        assert portal.stop() == 0
+        assert not [line for line in arguments if CANARY in line or token in line]
+        assert CANARY not in "".join(portal.lines)
+        assert sum(token in line for line in portal.lines) == 1
+
+
+def test_a_data_directory_with_a_long_path_gets_its_socket_elsewhere(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 50) / ("e" * 50)
+    with Portal(data_dir=deep, environ={"AUTH_DISABLED": "1"}) as portal:
+        record = json.loads((deep / "running.json").read_text())
+        folder = Path(record["redis_folder"])
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert not (deep / "redis.sock").exists()
+        assert (deep / "redis").is_dir()
+        assert portal.stop() == 0
+        assert not folder.exists()
+
+
+def test_a_redis_that_was_given_is_used_and_left_alone(redis_server) -> None:  # type: ignore[no-untyped-def]
+    with Portal(environ={"AUTH_DISABLED": "1", "REDIS_URL": redis_server.url}) as portal:
+        wait_until(lambda: set(portal.children()) == set(CHILDREN) - {"redis"}, what="all children")
+        assert portal.stop() == 0
+    assert redis_server.client.ping()
+
+
+def test_a_database_that_does_not_answer_is_said_and_nothing_is_left_running() -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        url = f"postgresql://portal:{CANARY}@127.0.0.1:{silent.getsockname()[1]}/portal"
+        with Portal(environ={"DATABASE_URL": url}, wait=False) as portal:
+            assert portal.process.wait(30) == 1
+            wait_until(lambda: portal.said("start.failed"), 2)
+            assert "database" in portal.said("start.failed")[0]["text"].lower()
+            assert CANARY not in "".join(portal.lines)
