@@ -11,6 +11,7 @@ from shared.run_state import RunState
 from shared.store import run_logs, tool_outputs
 from shared.store import runs as run_store
 from tests.worker.conftest import Desk
+from worker.backends import base
 from worker.runs.execute import execute
 
 
@@ -254,3 +255,10 @@ def test_a_start_that_fails_goes_back_to_the_queue_three_times(desk: Desk) -> No
         assert desk.state(run_id) == state
     assert desk.row(run_id).reason == "start_failed"
     assert desk.names(run_id) == ["run.dequeued", "run.failed"]
+
+
+def test_a_backend_that_stops_by_itself_has_interrupted_the_run(sqlite_desk: Desk) -> None:
+    sqlite_desk.backend.stream = lambda turn, controls: iter((base.Text("a"), base.Stopped()))  # type: ignore[method-assign]
+    run_id = sqlite_desk.run("hello")
+    assert (sqlite_desk.state(run_id), sqlite_desk.row(run_id).reason) == ("interrupted", "backend_lost")
+    assert sqlite_desk.answer(run_id).content == "a"

@@ -143,7 +143,7 @@ def _write_once(
     state = RunState(run.state)
     if run.fence != live.fence or state in FINAL:
         raise LeaseLost(live.run_id)
-    final = outcome.under_abort() if state is RunState.ABORTING else outcome
+    final = outcome.in_state(state)
     takes_away = final.target is RunState.INTERRUPTED
     usage = final.usage or facts.usage
     ended = _end_event(live, final, facts, usage, detail_id, live.fence + takes_away)

@@ -60,12 +60,12 @@ class LiveRun:
     def lose_lease(self, *, taken: bool) -> None:
         """The run is not ours any more: stop the backend, tell the thread of the run."""
         self.gone = True
+        self.inbox.signal(LeaseGone(taken))  # before what the backend says to being stopped
         self.stop_backend()
-        self.inbox.signal(LeaseGone(taken))
 
     def shut_down(self) -> None:
-        self.stop_backend()
         self.inbox.signal(ShutdownDue())
+        self.stop_backend()
 
     def _in_background(self, stop: Callable[[], None]) -> None:
         def call() -> None:

@@ -17,7 +17,7 @@ from shared.run_state import EndReason, RunState
 
 @dataclass(frozen=True)
 class Outcome:
-    """`target` is the state that is wanted; `under_abort` says what it becomes when an abort came first. `detail` is
+    """`target` is the state that is wanted; `in_state` says what comes of it. `detail` is
     for the log."""
 
     target: RunState
@@ -31,14 +31,20 @@ class Outcome:
     usage: Usage | None = None
     came_too_late: bool = False  # an abort, after the backend had finished
 
-    def under_abort(self) -> "Outcome":
-        """The same end when the run is `aborting`: a finished answer is kept, all else counts as aborted."""
+    def in_state(self, state: RunState) -> "Outcome":
+        """What it comes to for a run in that state: under an abort a finished answer is kept and all else counts as
+        aborted; without one nothing does."""
+        if state is not RunState.ABORTING:
+            return STOPPED_BY_ITSELF if self.target is RunState.ABORTED else self
         if self.target is RunState.COMPLETED:
             return replace(self, came_too_late=True)
-        return Outcome(RunState.ABORTED)
+        return STOPPED
 
 
 STOPPED = Outcome(RunState.ABORTED)
+STOPPED_BY_ITSELF = Outcome(
+    RunState.INTERRUPTED, EndReason.BACKEND_LOST, "backend_lost", "The agent stopped, although nobody had asked it to."
+)
 SHUTDOWN = Outcome(
     RunState.INTERRUPTED, EndReason.SHUTDOWN, "shutdown", "The portal was restarted while this turn ran. Try it again."
 )
