@@ -1,7 +1,7 @@
 """The gateway backend against the real hermes-agent 0.19.0, a scripted model behind it."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -17,17 +17,13 @@ DANGER = "[[danger:/tmp/portal-test-nothing-here]]"
 
 
 @pytest.fixture
-def responses(hermes_gateway: HermesGateway) -> Iterator[GatewayBackend]:
-    backend = GatewayBackend(hermes_gateway.url, hermes_gateway.key, settings=some_settings())
-    yield backend
-    backend.close()
+def responses(hermes_gateway: HermesGateway) -> GatewayBackend:
+    return GatewayBackend(hermes_gateway.url, hermes_gateway.key, settings=some_settings())
 
 
 @pytest.fixture
-def runs(hermes_gateway: HermesGateway) -> Iterator[GatewayBackend]:
-    backend = GatewayBackend(hermes_gateway.url, hermes_gateway.key, api="runs", settings=some_settings())
-    yield backend
-    backend.close()
+def runs(hermes_gateway: HermesGateway) -> GatewayBackend:
+    return GatewayBackend(hermes_gateway.url, hermes_gateway.key, api="runs", settings=some_settings())
 
 
 def test_it_tells_its_version_and_what_it_can_do(responses: GatewayBackend, runs: GatewayBackend):

@@ -29,7 +29,7 @@ NOTHING_MORE = extension.Announcement(events=(), approval=None, clarify=None, st
 
 
 class GatewayBackend:
-    """One gateway address. Thread-safe; `close` when the worker ends.
+    """One gateway address. Thread-safe; holds nothing open between turns.
 
     `profile`: served by a multiplexing gateway below `/p/<profile>`."""
 
@@ -58,9 +58,6 @@ class GatewayBackend:
         self._abilities: frames.GatewayAbilities | None = None
         self._abilities_at = 0.0  # monotonic
         self._version = ""
-
-    def close(self) -> None:
-        self._client.close()
 
     # ---- what the gateway can do
 

@@ -4,6 +4,7 @@ BackendUnavailable only where the turn was surely not accepted (RELIABILITY 2.2)
 answer was 429 or 503. Whatever breaks after the request may have left is another BackendError.
 """
 
+import http.client
 import json
 import socket
 import ssl
@@ -11,8 +12,6 @@ from collections.abc import Mapping
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from urllib.parse import urlsplit
-
-import httpx
 
 from shared import clock
 from shared.errors import (
@@ -24,54 +23,59 @@ from shared.errors import (
     BackendUnavailable,
 )
 
+KEY_REFUSED = "backend_key_refused"
 MAX_CAUSE_CHARS = 500  # of a peer's own words in our sentence
 
 
-def transport_fault(error: httpx.HTTPError | httpx.InvalidURL, url: str) -> BackendError:
-    """The exception for what httpx raised before the head of the answer was there."""
+def connect_fault(error: OSError | ValueError, url: str) -> BackendError:
+    """The exception for a connection that was never made: nothing was accepted."""
     where = place(url)
     detail = f"{type(error).__name__}: {error}"
-    if isinstance(error, httpx.ConnectTimeout | httpx.PoolTimeout):
-        return BackendUnavailable(f"The gateway at {where} does not answer: is it running?", detail=detail)
-    if isinstance(error, httpx.ConnectError):
-        return BackendUnavailable(_connect_sentence(error, where), detail=detail)
-    if isinstance(error, httpx.InvalidURL | httpx.UnsupportedProtocol | httpx.LocalProtocolError):
+    if isinstance(error, ssl.SSLCertVerificationError):  # a ValueError too
+        sentence = f"The certificate of the gateway at {where} is not trusted: {error.verify_message}."
+    elif isinstance(error, ssl.SSLError):
+        sentence = f"No secure connection to the gateway at {where}: does it speak https there?"
+    elif isinstance(error, ValueError):
         return BackendRefused(
-            f"The gateway's address {where} or its key cannot be used: check HERMES_GATEWAY_URL and "
-            "HERMES_GATEWAY_KEY.",
-            retryable=False,
-            detail=detail,
+            f"The gateway's address {where} cannot be used: check HERMES_GATEWAY_URL.", retryable=False, detail=detail
         )
-    if isinstance(error, httpx.TimeoutException):
+    elif isinstance(error, socket.gaierror):
+        sentence = f"The name of the gateway, {where}, cannot be resolved: check HERMES_GATEWAY_URL."
+    elif isinstance(error, ConnectionRefusedError):
+        sentence = f"Nothing listens at {where}: is the gateway running?"
+    elif isinstance(error, TimeoutError):
+        sentence = f"The gateway at {where} does not answer: is it running?"
+    else:
+        sentence = f"The gateway at {where} cannot be reached."
+    return BackendUnavailable(sentence, detail=detail)
+
+
+def exchange_fault(error: http.client.HTTPException | OSError | ValueError, url: str) -> BackendError:
+    """The exception for what broke between connecting and the head of the answer: the request may have been taken."""
+    detail = f"{type(error).__name__}: {error}"
+    if isinstance(error, TimeoutError):
         return BackendTimeout(
             "The gateway took the request and then said nothing for too long. The turn may have begun there.",
             detail=detail,
         )
-    return BackendLost(
-        "The gateway closed the connection before it answered. The turn may have begun there.", detail=detail
+    if isinstance(error, OSError):  # http.client's RemoteDisconnected among them
+        return broken(detail)
+    if isinstance(error, http.client.HTTPException):
+        return BackendProtocolError(f"What listens at {place(url)} does not speak HTTP as it should.", detail=detail)
+    # a header that cannot be sent; its text, the key, must not get into the log
+    return BackendRefused(
+        "The gateway's key holds characters that cannot be sent: check HERMES_GATEWAY_KEY.",
+        code=KEY_REFUSED,
+        retryable=False,
+        detail=type(error).__name__,
     )
 
 
-def _connect_sentence(error: httpx.ConnectError, where: str) -> str:
-    for cause in _causes(error):
-        if isinstance(cause, socket.gaierror):
-            return f"The name of the gateway, {where}, cannot be resolved: check HERMES_GATEWAY_URL."
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            return f"The certificate of the gateway at {where} is not trusted: {cause.verify_message}."
-        if isinstance(cause, ssl.SSLError):
-            return f"No secure connection to the gateway at {where}: does it speak https there?"
-        if isinstance(cause, ConnectionRefusedError):
-            return f"Nothing listens at {where}: is the gateway running?"
-    return f"The gateway at {where} cannot be reached."
-
-
-def _causes(error: BaseException) -> list[BaseException]:
-    chain: list[BaseException] = []
-    step: BaseException | None = error
-    while step is not None and len(chain) < 10:
-        chain.append(step)
-        step = step.__cause__ or step.__context__
-    return chain
+def broken(detail: str) -> BackendError:
+    """The connection ended before the answer, or in an answer that is no stream."""
+    return BackendLost(
+        "The gateway closed the connection before it answered. The turn may have begun there.", detail=detail
+    )
 
 
 def status_fault(status: int, headers: Mapping[str, str], body: bytes, url: str) -> BackendError:
@@ -85,7 +89,7 @@ def status_fault(status: int, headers: Mapping[str, str], body: bytes, url: str)
     if status in (401, 403):
         return BackendRefused(
             f"The gateway refused our key (HTTP {status}): check HERMES_GATEWAY_KEY.{told}",
-            code="backend_key_refused",
+            code=KEY_REFUSED,
             retryable=False,
             detail=detail,
         )
