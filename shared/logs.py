@@ -8,12 +8,14 @@ could hold it are dropped here as a second fence. Records of the standard librar
 import contextvars
 import json
 import logging
+import math
 import sys
 import threading
 import traceback
 from collections.abc import Mapping, MutableMapping, Sequence
 from types import TracebackType
 from typing import Any, TextIO
+from urllib.parse import urlsplit
 
 import structlog
 from pydantic import SecretStr, ValidationError
@@ -24,6 +26,7 @@ from shared.settings import Settings
 MAX_VALUE_CHARS = 2_000
 MAX_TRACE_CHARS = 8_000
 MAX_DEPTH = 4
+MIN_SECRET_CHARS = 6  # a shorter one would hide half of every line
 CONTENT_FIELDS = frozenset(
     {
         *("answer", "args", "arguments", "blocks", "body", "chunk", "command", "content", "cookie", "delta", "headers"),
@@ -133,7 +136,7 @@ class _Line:
         return "[not logged]" if str(name).lower() in CONTENT_FIELDS else self._safe(value, depth)
 
     def _safe(self, value: Any, depth: int) -> Any:
-        if value is None or isinstance(value, bool | int | float):
+        if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
             return value
         if isinstance(value, SecretStr):
             return HIDDEN
@@ -156,12 +159,13 @@ class _Line:
 
 def _secrets_of(settings: Settings) -> tuple[str, ...]:
     """The secret values of the settings, longest first; of addresses only the password is one."""
-    found = set()
+    found: set[str] = set()
     for name in type(settings).model_fields:
         value = getattr(settings, name)
-        if isinstance(value, SecretStr) and len(value.get_secret_value()) >= 8:
-            found.add(value.get_secret_value())
-    return tuple(sorted((each for each in found if "://" not in each), key=len, reverse=True))
+        if isinstance(value, SecretStr):
+            secret = value.get_secret_value()
+            found.add((urlsplit(secret).password or "") if "://" in secret else secret)
+    return tuple(sorted((each for each in found if len(each) >= MIN_SECRET_CHARS), key=len, reverse=True))
 
 
 def _exception_of(exc_info: Any) -> BaseException | None:
