@@ -9,13 +9,13 @@ import contextvars
 import json
 import logging
 import math
+import re
 import sys
 import threading
 import traceback
 from collections.abc import Mapping, MutableMapping, Sequence
 from types import TracebackType
 from typing import Any, TextIO
-from urllib.parse import urlsplit
 
 import structlog
 from pydantic import SecretStr, ValidationError
@@ -164,7 +164,8 @@ def _secrets_of(settings: Settings) -> tuple[str, ...]:
         value = getattr(settings, name)
         if isinstance(value, SecretStr):
             secret = value.get_secret_value()
-            found.add((urlsplit(secret).password or "") if "://" in secret else secret)
+            password = re.search(r"://[^/@]*?:([^/@]+)@", secret)
+            found.add(password[1] if password else "" if "://" in secret else secret)
     return tuple(sorted((each for each in found if len(each) >= MIN_SECRET_CHARS), key=len, reverse=True))
 
 
