@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import json
 import socket
+import ssl
 import struct
 import sys
 import threading
@@ -80,9 +81,10 @@ Script = Mapping[str, Sequence[Answer]]
 
 
 class FakeGateway:
-    """Serves from entering to leaving the block. `requests` grows while it does."""
+    """Serves from entering to leaving the block. `requests` grows while it does. `tls`: a file with key and certificate
+    of localhost."""
 
-    def __init__(self, script: Script, *, port: int = 0, log: Path | None = None) -> None:
+    def __init__(self, script: Script, *, port: int = 0, log: Path | None = None, tls: Path | None = None) -> None:
         self.script = dict(script)
         self.requests: list[Request] = []
         self._used: dict[str, int] = {}
@@ -92,6 +94,11 @@ class FakeGateway:
         self._server = _Server(("127.0.0.1", port), _Handler)
         self._server.gateway = self
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        if tls is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(tls)
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+            self.url = f"https://localhost:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
 
     def __enter__(self) -> "FakeGateway":

@@ -32,7 +32,7 @@ def connect_fault(error: OSError | ValueError, url: str) -> BackendError:
     where = place(url)
     detail = f"{type(error).__name__}: {error}"
     if isinstance(error, ssl.SSLCertVerificationError):  # a ValueError too
-        sentence = f"The certificate of the gateway at {where} is not trusted: {error.verify_message}."
+        sentence = f"The certificate of the gateway at {where} is not trusted: {error.verify_message.rstrip('.')}."
     elif isinstance(error, ssl.SSLError):
         sentence = f"No secure connection to the gateway at {where}: does it speak https there?"
     elif isinstance(error, ValueError):
