@@ -115,3 +115,21 @@ def test_a_gateway_that_announces_nothing_can_do_the_least():
         assert len(gateway.of("GET /v1/capabilities")) == 1
         _ = backend.capabilities
         assert len(gateway.of("GET /v1/capabilities")) == 1  # asked once
+
+
+def test_capabilities_are_asked_again_after_the_gateway_was_away():
+    announced = json_answer({"portal_extensions": {"events": [], "stop": "/v1/responses/{id}/stop"}})
+    busy = json_answer({"error": "busy"}, status=503)
+    script = {
+        "GET /v1/capabilities": [busy, announced],
+        TURNS: [busy, stream(*text_turn("Hello"))],
+    }
+    with FakeGateway(script) as gateway:
+        backend = a_backend(gateway)
+        assert not backend.capabilities.stop
+        assert not backend.capabilities.stop
+        assert len(gateway.of("GET /v1/capabilities")) == 1  # one that does not answer is left alone for a while
+        assert play(backend).error is not None
+        assert play(backend).text == "Hello"
+        assert backend.capabilities.stop
+        assert len(gateway.of("GET /v1/capabilities")) == 2

@@ -4,6 +4,7 @@ After an abort that the gateway did not confirm (it cannot be asked, or does not
 last item: our side is over, what goes on over there is ignored.
 """
 
+import math
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -22,6 +23,7 @@ Api = Literal["responses", "runs"]
 
 DISCOVERY_TIMEOUT_S = 5.0
 DISCOVERY_TTL_S = 600.0
+RETRY_DISCOVERY_S = 5.0
 PING_TIMEOUT_S = 120.0  # the first agent of a Hermes process takes long
 PING_TEXT = "Reply with exactly PONG."
 RUNS_APPROVAL_LIMIT_S = 60.0  # Hermes' default for `approvals.timeout`
@@ -56,7 +58,7 @@ class GatewayBackend:
         )
         self._lock = threading.Lock()
         self._abilities: frames.GatewayAbilities | None = None
-        self._abilities_at = 0.0  # monotonic
+        self._asked_at = self._failed_at = -math.inf  # monotonic
         self._version = ""
 
     # ---- what the gateway can do
@@ -95,30 +97,43 @@ class GatewayBackend:
             stop=extended.stop is not None,
         )
 
-    def _extension(self) -> extension.Announcement:
-        return self._announced().portal_extensions or NOTHING_MORE
+    def _extension(self, *, max_age_s: float = math.inf) -> extension.Announcement:
+        return self._announced(max_age_s).portal_extensions or NOTHING_MORE
 
-    def _announced(self) -> frames.GatewayAbilities:
-        """Asked once, and again after DISCOVERY_TTL_S or when the gateway was away; an older one announces nothing."""
+    def _announced(self, max_age_s: float) -> frames.GatewayAbilities:
+        """Asked once, again for a new turn when it is old, and after the gateway was away. One that does not answer is
+        not asked again for RETRY_DISCOVERY_S."""
+        now = time.monotonic()
         with self._lock:
-            known, age_s = self._abilities, time.monotonic() - self._abilities_at
-        if known is not None and age_s < DISCOVERY_TTL_S:
+            known, asked_at, failed_at = self._abilities, self._asked_at, self._failed_at
+        if known is not None and now - asked_at < max_age_s:
             return known
+        if now - failed_at < RETRY_DISCOVERY_S:
+            return known or frames.GatewayAbilities()
+        abilities = self._ask_abilities()
+        with self._lock:
+            if abilities is None:
+                self._failed_at = now
+            else:
+                self._abilities, self._asked_at = abilities, now
+        return abilities or known or frames.GatewayAbilities()
+
+    def _ask_abilities(self) -> frames.GatewayAbilities | None:
+        """None when there was no answer that says anything; an older gateway says that there is no such page."""
         try:
             reply = self._client.request("GET", "/v1/capabilities", timeout_s=DISCOVERY_TIMEOUT_S)
-            abilities = frames.parse_body(frames.GatewayAbilities, reply.body if reply.status == 200 else b"{}")
+            if reply.status == 200:
+                return frames.parse_body(frames.GatewayAbilities, reply.body)
         except BackendProtocolError:
-            abilities = frames.GatewayAbilities()
+            return frames.GatewayAbilities()
         except BackendError:
-            return known or frames.GatewayAbilities()
-        with self._lock:
-            self._abilities, self._abilities_at = abilities, time.monotonic()
-        return abilities
+            return None
+        return frames.GatewayAbilities() if reply.status in (404, 405, 501) else None
 
     def _forget(self) -> None:
         """The gateway was away: another one may come back."""
         with self._lock:
-            self._abilities, self._version = None, ""
+            self._abilities, self._version, self._failed_at = None, "", -math.inf
 
     # ---- a turn
 
@@ -128,7 +143,8 @@ class GatewayBackend:
                 yield from stream_run(self._client, self._run_body(turn), controls, self._settings)
             else:
                 body = self._response_body(turn, stream=True)
-                yield from stream_response(self._client, body, controls, self._settings, self._extension())
+                extended = self._extension(max_age_s=DISCOVERY_TTL_S)
+                yield from stream_response(self._client, body, controls, self._settings, extended)
         except BackendUnavailable:
             self._forget()
             raise
