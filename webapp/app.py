@@ -17,6 +17,7 @@ from webapp.api import catalogue as api_catalogue
 from webapp.api import chat_sessions as api_chat_sessions
 from webapp.api import openapi
 from webapp.api import runs as api_runs
+from webapp.clean_request import CleanRequest
 from webapp.cli.data_dir import secret_key_file
 from webapp.context import WebContext
 from webapp.cookies import PortalCookie
@@ -38,6 +39,7 @@ def create_app(settings: Settings | None = None, *, testing: bool = False) -> Fl
         logs.configure(settings, "web")
     app = Flask(__name__, static_folder=str(STATIC_FOLDER), static_url_path="/static")
     app.testing = testing
+    app.request_class = CleanRequest
     _configure(app, settings)
     made = make_context(settings)
     context.init(app, made)

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
 from shared import errors, ids, logs
+from webapp.context import web
 from webapp.render import render
 
 log = logs.get("webapp.errors")
@@ -76,6 +77,9 @@ def problem_of(error: Exception) -> Problem:
         return Problem(
             403, "csrf", "This page is too old or the request came from elsewhere. Reload the page and retry."
         )
+    if isinstance(error, RequestEntityTooLarge):
+        kb = web().settings.max_message_kb
+        return Problem(413, "too_large", f"This is too large: a message may have {kb} KB. Send it as a file instead.")
     if isinstance(error, HTTPException) and error.code is not None and error.code < 500:
         code = HTTP_CODES.get(error.code, "http_error")
         return Problem(error.code, code, error.description or HTTPStatus(error.code).phrase)

@@ -39,6 +39,8 @@ def init(app: Flask) -> None:
 def _pass() -> ResponseReturnValue | None:
     settings = web().settings
     addresses.check_host(settings)
+    if not request.path.isprintable():
+        raise errors.NotFound("There is no such page.")
     if request.endpoint == "static" or request.endpoint in PROBES:
         return None
     if request.endpoint is None and request.routing_exception is not None and not has_administrator():
