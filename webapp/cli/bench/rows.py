@@ -31,18 +31,11 @@ def one_stream(stage: Stage, *, deltas: int = 500) -> Row:
         session = socket.new_session()
         _one_turn(socket, session, "stream 20 every 20 ms")  # the first turn pays for imports and connections
         floor = floors.publish_to_subscriber(stage.redis_socket)
-        before = stage.cpu_s()
-        began = time.monotonic()
+        before = stage.cpu_s_by_role()
         late = _one_turn(socket, session, f"stream {deltas} every 20 ms")
-        spent, lasted = stage.cpu_s() - before, time.monotonic() - began
-        before = stage.cpu_s()
-        time.sleep(min(lasted, 10))
-        idle = (stage.cpu_s() - before) / min(lasted, 10) * lasted
-    figures = {
-        **_spread(late),
-        "cpu_s_per_1000_deltas": spent * 1000 / deltas,
-        "idle_cpu_s_in_it": idle * 1000 / deltas,
-    }
+        spent = {role: after - before[role] for role, after in stage.cpu_s_by_role().items()}
+    by_role = {f"of_it_{role}_s": seconds * 1000 / deltas for role, seconds in spent.items() if role != "supervisor"}
+    figures = {**_spread(late), "cpu_s_per_1000_deltas": sum(spent.values()) * 1000 / deltas, **by_role}
     reach = {"p50_ms": 8.0, "p99_ms": 50.0, "cpu_s_per_1000_deltas": 0.4}
     return Row("delta to JSON client, one stream of 50 tokens/s", figures, reach, _spread(floor))
 

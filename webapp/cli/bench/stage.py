@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ import psutil
 
 from shared.errors import PlatformError
 
+ROLES = {"gunicorn": "web", " beat": "beat", "valkey-server": "redis", "redis-server": "redis", "celery": "worker"}
+"""What marks the command line of each process, tried in this order."""
 ADDRESS = re.compile(r"http://127\.0\.0\.1:\d+")
 
 
@@ -103,11 +106,16 @@ class Stage:
 
     def cpu_s(self) -> float:
         """User and system seconds of all processes of the portal, Redis among them, the gateway not."""
-        total = 0.0
+        return sum(self.cpu_s_by_role().values())
+
+    def cpu_s_by_role(self) -> dict[str, float]:
+        """The same for web, worker, beat, redis and the supervisor."""
+        spent: dict[str, float] = defaultdict(float)
         for process in self.portal_processes():
-            times = process.cpu_times()
-            total += times.user + times.system
-        return total
+            times, command = process.cpu_times(), " ".join(process.cmdline())
+            role = next((role for mark, role in ROLES.items() if mark in command), "supervisor")
+            spent[role] += times.user + times.system
+        return spent
 
     def memory_mb(self) -> float:
         """Proportional set size (PSS) of all processes of the portal, in MB; shared pages are counted once."""
