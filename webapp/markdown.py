@@ -57,6 +57,7 @@ class StreamingMarkdown:
         self._news: list[str] = []  # fed since the last flush
         self._return_held = False  # a \r at the end of a chunk may be half of \r\n
         self._mode: _Open = _Open()
+        self._closed = False
 
     def feed(self, text: str) -> None:
         if self._return_held:
@@ -79,7 +80,10 @@ class StreamingMarkdown:
         return self._flush_general(news)
 
     def close(self) -> Patch:
-        """No more text will come: the open block is finished too."""
+        """No more text will come: the open block is finished too. Nothing changes the second time."""
+        if self._closed:
+            return Patch()
+        self._closed = True
         if self._return_held:
             self._return_held = False
             self._news.append("\n")

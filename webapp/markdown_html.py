@@ -11,7 +11,6 @@ from urllib.parse import urlsplit
 
 import nh3
 from markdown_it import MarkdownIt
-from markdown_it.renderer import RendererHTML
 from markdown_it.token import Token as Piece
 from markupsafe import escape
 from pygments.lexer import Lexer
@@ -51,12 +50,10 @@ ATTRIBUTES: dict[str, set[str]] = {
     "div": {"tabindex"},
     "pre": {"tabindex"},
 }
-TAGS = frozenset(
-    ("p", "h2", "h3", "h4", "ul", "ol", "li", "blockquote", "pre", "code", "em", "strong", "s", "br", "hr", "a")
-    + ("div", "header", "span", "table", "thead", "tbody", "tr", "th", "td")
-)
+TEXT_TAGS = frozenset(("p", "h2", "h3", "h4", "ul", "ol", "li", "blockquote", "em", "strong", "s", "br", "hr", "a"))
+BOX_TAGS = frozenset(("pre", "code", "div", "header", "span", "table", "thead", "tbody", "tr", "th", "td"))
 _CLEANER = nh3.Cleaner(
-    tags=set(TAGS),
+    tags=set(TEXT_TAGS | BOX_TAGS),
     clean_content_tags={"script", "style"},
     attributes=ATTRIBUTES,
     allowed_classes=CLASSES,
@@ -124,7 +121,7 @@ def _md() -> MarkdownIt:
     md = MarkdownIt("commonmark", {"html": False, "linkify": False, "typographer": False, "maxNesting": 40})
     md.enable(["table", "strikethrough"]).disable(["reference", "html_block", "html_inline"])
     md.validateLink = _is_safe_link  # type: ignore[method-assign,assignment]
-    rules = cast(RendererHTML, md.renderer).rules
+    rules: dict[str, Any] = cast(Any, md.renderer).rules
     rules["fence"] = _fence
     rules["code_block"] = _fence
     rules["image"] = _image

@@ -115,7 +115,7 @@ def _equip(env: Environment) -> None:
         reader=reader, url=url, asset=asset, csrf_field=csrf_field, csrf_value=csrf_value, page_globals=_page_globals
     )
     env.filters.update(
-        stamp=stamp, day_of=day_label, iso=clock.iso_ms, duration=duration, size=size, tokens=tokens, number=number
+        stamp=stamp, day_of=day_label, iso=clock.iso_ms, duration=duration, running_clock=running_clock, size=size, tokens=tokens, number=number
     )
 
 

@@ -1,0 +1,324 @@
+"""/chat and /chat/<session_id>: the session page, its list, and what its forms do without a socket.
+
+Each form of the page is a command of the socket; its address here is the fallback when the socket is shut or there is
+no script. A script asks with `HX-Request` and gets a notice or nothing; a plain form gets the page again.
+"""
+
+from typing import Any
+
+from flask import Blueprint, Response, abort, redirect, request
+from flask.typing import ResponseReturnValue
+
+from shared import errors
+from shared.database import db_time
+from shared.models import User
+from shared.protocol import commands
+from shared.store import catalogue, chat_sessions, messages, pauses, runs, tool_outputs, users
+from webapp import auth, render, rights, view_page, view_turns
+from webapp.actions import chat_sessions as session_actions
+from webapp.actions import pauses as pause_actions
+from webapp.actions import runs as run_actions
+from webapp.auth import Principal
+from webapp.context import db, web
+from webapp.live import snapshot
+from webapp.live.fragments import PageView
+from webapp.live.snapshot import Snapshot
+from webapp.render import _, url
+from webapp.view_process import Viewer
+from webapp.view_turns import Facts
+from webapp.views import Chat, Option, Side, agent_of
+
+bp = Blueprint("chat", __name__)
+
+LIST_LENGTH = 60
+OLDER_LENGTH = 50
+SEARCH_CHARS = 200
+
+
+# ---- pages
+
+
+@bp.get("/")
+def home() -> ResponseReturnValue:
+    return redirect(url("chat"), 303)
+
+
+@bp.get("/chat")
+def index() -> ResponseReturnValue:
+    """The list of chats, and where to begin one."""
+    principal = auth.current()
+    return render.render("pages/chat.html", side=_side(principal), notices=_notices())
+
+
+@bp.get("/chat/<session_id>")
+def show(session_id: str) -> ResponseReturnValue:
+    """A session as of the cursor that the page carries; with `before`, a page of older turns without the rest."""
+    principal = auth.current()
+    rights.require(db(), principal, "read", session_id)
+    view = snapshot.take(web().factory, web().log, session_id)
+    before = request.args.get("before")
+    chat = _chat(principal, view) if before is None else _older_chat(principal, view, before)
+    return render.render("pages/chat.html", side=_side(principal), chat=chat, notices=_notices())
+
+
+@bp.get("/chat/list")
+def session_list() -> ResponseReturnValue:
+    """The list alone, for the page that shows it: after a change, and while one types a search."""
+    current = request.args.get("current")
+    return render.render("fragments/session_list.html", side=_side(auth.current()), current=current, oob=None)
+
+
+@bp.get("/chat/<session_id>/older")
+def older(session_id: str) -> ResponseReturnValue:
+    """The turns before a message, with the button for those before them."""
+    principal = auth.current()
+    session = rights.require(db(), principal, "read", session_id)
+    view = Snapshot(session, (), None, (), (), None)
+    chat = _older_chat(principal, view, request.args.get("before", ""))
+    return render.render("fragments/older.html", chat=chat) + render.render("fragments/turns.html", chat=chat, oob=None)
+
+
+@bp.get("/chat/<session_id>/frame")
+def frame(session_id: str) -> ResponseReturnValue:
+    """A whole view as one frame, for a page whose socket stays shut."""
+    principal = auth.current()
+    rights.require(db(), principal, "read", session_id)
+    view = snapshot.take(web().factory, web().log, session_id)
+    return PageView(web(), principal, session_id, render.reader()).snapshot(view)
+
+
+@bp.get("/chat/<session_id>/runs/<run_id>/process")
+def process(session_id: str, run_id: str) -> ResponseReturnValue:
+    """What a finished run did: for its folded line, or as a page of its own without a script."""
+    principal = auth.current()
+    view = _view_of_run(principal, session_id, run_id)
+    turn = view_turns.agent_turn(*view, whole=True) if view is not None else abort(404)
+    if request.headers.get("HX-Request") == "true":
+        return render.render("fragments/regions.html", turn=turn, oob=None)
+    return render.render("pages/process.html", side=_side(principal), turn=turn, session_id=session_id, notices=())
+
+
+@bp.get("/chat/<session_id>/runs/<run_id>/output/<int:n>")
+def output(session_id: str, run_id: str, n: int) -> ResponseReturnValue:
+    """The whole output of a tool call, as a file."""
+    view = _view_of_run(auth.current(), session_id, run_id)
+    tools = [] if view is None else view[0].tools
+    if n >= len(tools):
+        abort(404)
+    stored = tool_outputs.get(db(), run_id, tools[n].tool_id)
+    text = tool_outputs.text_of(stored) if stored is not None else tools[n].result
+    if text is None:
+        abort(404)
+    response = Response(text.encode("utf-8", "replace"), content_type="text/plain; charset=utf-8")
+    response.headers["Content-Disposition"] = f'attachment; filename="turn-{run_id[:8]}-tool-{n}.txt"'
+    return response
+
+
+# ---- what the forms do
+
+
+@bp.post("/chat/new")
+def new() -> ResponseReturnValue:
+    made = session_actions.create(web(), auth.current(), source=request.form.get("source") or None)
+    return redirect(url("chat", made.session_id), 303)
+
+
+@bp.post("/chat/<session_id>/send")
+def send(session_id: str) -> ResponseReturnValue:
+    done = run_actions.submit(web(), auth.current(), _command(commands.Run, session_id, "input", "queue_id", "model"))
+    if _is_script():
+        headers = {"X-Queue-Id": done.queue_id, "X-Position": str(done.position)}
+        return "", 200 if not done.created else 201, headers
+    return _back(session_id)
+
+
+@bp.post("/chat/<session_id>/abort")
+def stop(session_id: str) -> ResponseReturnValue:
+    run_actions.abort(web(), auth.current(), session_id, request.form.get("run_id") or None)
+    return _back(session_id)
+
+
+@bp.post("/chat/<session_id>/cancel")
+def cancel(session_id: str) -> ResponseReturnValue:
+    run_actions.cancel_queued(web(), auth.current(), session_id, request.form.get("queue_id", ""))
+    return _back(session_id)
+
+
+@bp.post("/chat/<session_id>/edit")
+def edit(session_id: str) -> ResponseReturnValue:
+    text = request.form.get("input", "")
+    run_actions.edit_queued(web(), auth.current(), session_id, request.form.get("queue_id", ""), text)
+    return _back(session_id)
+
+
+@bp.post("/chat/<session_id>/move")
+def move(session_id: str) -> ResponseReturnValue:
+    cmd = _command(commands.MoveQueuedRun, session_id, "queue_id", "position")
+    run_actions.move_queued(web(), auth.current(), session_id, cmd.queue_id, cmd.position)
+    return _back(session_id)
+
+
+@bp.post("/chat/<session_id>/continue")
+def go_on(session_id: str) -> ResponseReturnValue:
+    run_actions.continue_queue(web(), auth.current(), session_id)
+    return _back(session_id)
+
+
+@bp.post("/chat/<session_id>/retry")
+def retry(session_id: str) -> ResponseReturnValue:
+    run_actions.retry(web(), auth.current(), request.form.get("run_id", ""))
+    return _back(session_id)
+
+
+@bp.post("/chat/<session_id>/approval")
+def approval(session_id: str) -> ResponseReturnValue:
+    cmd = _command(commands.ApprovalRespond, session_id, "approval_id", "choice", "reason")
+    pause_actions.respond_approval(web(), auth.current(), cmd)
+    return _back(session_id)
+
+
+@bp.post("/chat/<session_id>/clarify")
+def clarify(session_id: str) -> ResponseReturnValue:
+    answer = request.form.get("answer", "").strip() or request.form.get("choice", "")
+    if not answer:
+        raise errors.InvalidCommand(_("Choose an answer, or write one."))
+    cmd = commands.ClarifyRespond(session_id=session_id, clarify_id=request.form.get("clarify_id", ""), answer=answer)
+    pause_actions.respond_clarification(web(), auth.current(), cmd)
+    return _back(session_id)
+
+
+@bp.post("/chat/<session_id>/rename")
+def rename(session_id: str) -> ResponseReturnValue:
+    session_actions.rename(web(), auth.current(), session_id, request.form.get("title", ""))
+    return _back(session_id)
+
+
+@bp.post("/chat/<session_id>/options")
+def options(session_id: str) -> ResponseReturnValue:
+    session_actions.set_options(
+        web(), auth.current(), session_id, on_failure=request.form.get("on_failure"), model=request.form.get("model")
+    )
+    return _back(session_id)
+
+
+@bp.post("/chat/<session_id>/archive")
+def archive(session_id: str) -> ResponseReturnValue:
+    archived = request.form.get("archived") != "0"
+    session_actions.archive(web(), auth.current(), session_id, archived)
+    return redirect(url("chat") if archived else url("chat", session_id), 303)
+
+
+@bp.post("/chat/<session_id>/delete")
+def delete(session_id: str) -> ResponseReturnValue:
+    session_actions.delete(web(), auth.current(), session_id)
+    return redirect(url("chat", deleted=session_id), 303)
+
+
+@bp.post("/chat/<session_id>/undelete")
+def undelete(session_id: str) -> ResponseReturnValue:
+    session_actions.undelete(web(), auth.current(), session_id)
+    return redirect(url("chat", session_id), 303)
+
+
+def _command(kind: Any, session_id: str, *fields: str) -> Any:
+    """The command of a form; empty fields are absent ones. Raises InvalidCommand by its validation."""
+    given = {name: request.form[name] for name in fields if request.form.get(name)}
+    if kind is commands.Run:
+        given["input"] = request.form.get("input", "").replace("\r\n", "\n")  # as browsers send the lines of a field
+    return kind(session_id=session_id, **given)
+
+
+def _is_script() -> bool:
+    return request.headers.get("HX-Request") == "true"
+
+
+def _back(session_id: str) -> ResponseReturnValue:
+    """To the page again; a script needs no answer, since the socket tells what has changed."""
+    return ("", 204) if _is_script() else redirect(url("chat", session_id), 303)
+
+
+# ---- what the templates read
+
+
+def _side(principal: Principal) -> Side:
+    archived = request.args.get("archived") == "1"
+    query = request.args.get("q", "").strip()[:SEARCH_CHARS]
+    user: User = users.get(db(), principal.user_id)
+    rows = chat_sessions.list_for(
+        db(), user, before=request.args.get("before") if request.path.endswith("/chat") else None,
+        limit=LIST_LENGTH + 1, archived=archived, query=query or None,
+    )  # fmt: skip
+    settled = view_page.settled_of(web())
+    current = request.view_args.get("session_id") if request.view_args else None
+    shown = rows[:LIST_LENGTH]
+    return Side(
+        groups=view_page.groups_of(
+            shown, current=current or request.args.get("current"), db_now_s=db_time(db()), is_demo=settled.is_demo
+        ),
+        sources=_sources() if rights.may_create(principal) else (),
+        user=principal.name,
+        initials=initials(principal.name),
+        needs=len(pauses.open_for(db(), user)),
+        query=query,
+        is_archive=archived,
+        is_demo=settled.is_demo,
+        next_before=shown[-1].id if len(rows) > LIST_LENGTH else None,
+    )
+
+
+def _sources() -> tuple[Option, ...]:
+    """What a new chat can be begun with."""
+    agent = agent_of("api_server", is_demo=view_page.settled_of(web()).is_demo)
+    return (Option("api_server", agent.kind),)
+
+
+def initials(name: str) -> str:
+    """Two letters of a name in two words or more, the first character of any other."""
+    words = name.split()
+    if not words:
+        return "?"
+    if len(words) > 1 and words[0].isascii():
+        return (words[0][0] + words[-1][0]).upper()
+    return words[0][:2].upper() if words[0].isascii() else words[0][0]
+
+
+def _chat(principal: Principal, view: Snapshot) -> Chat:
+    settled = view_page.Settled(view_page.settled_of(web()).is_demo, _models())
+    return view_page.chat_of(view, _facts(principal, view, view.messages), settled)
+
+
+def _models() -> tuple[str, ...]:
+    return tuple(model.name for model in catalogue.language_models(db()))
+
+
+def _facts(principal: Principal, view: Snapshot, shown: Any) -> Facts:
+    viewer = view_page.viewer_of(principal, view.session)
+    return view_page.facts_for(web().factory, view.session, shown, viewer, view_page.settled_of(web()), more=view.queue)
+
+
+def _older_chat(principal: Principal, view: Snapshot, before: str) -> Chat:
+    page = messages.page(db(), view.session.id, before_id=before, limit=OLDER_LENGTH + 1)
+    shown = page[-OLDER_LENGTH:]
+    older_view = Snapshot(
+        view.session, tuple(shown), view.active, view.queue, view.pauses, view.cursor, len(page) > OLDER_LENGTH
+    )
+    facts = _facts(principal, older_view, shown)
+    waiting = frozenset(run.id for run in view.queue)
+    chat = view_page.chat_of(older_view, facts, view_page.settled_of(web()))
+    turns = tuple(view_turns.turns_of(shown, facts, waiting=waiting))
+    return view_page.with_turns(chat, turns)
+
+
+def _view_of_run(principal: Principal, session_id: str, run_id: str) -> Any:
+    """(transcript, facts) of a run of that session, or None. Raises NotFound."""
+    session = rights.require(db(), principal, "read", session_id)
+    answer = messages.answer_of(db(), run_id)
+    if answer is None or answer.session_id != session_id:
+        return None
+    run = runs.get(db(), run_id)
+    viewer = Viewer(principal.user_id, session.owner_id, rights.may(principal, "send", session))
+    return view_turns.transcript_of(answer), Facts(session_id, viewer, {run_id: run})
+
+
+def _notices() -> tuple[tuple[str, str], ...]:
+    return ()

@@ -1,0 +1,44 @@
+// Menus close on a click elsewhere and on Escape; notices go by themselves unless they tell of an error; the queue
+// opens on a phone.
+'use strict';
+(() => {
+  const SHOWN_MS = 6000;
+  const MOST = 3;
+  const timed = new WeakSet();
+
+  const closeMenus = (but) => {
+    for (const menu of document.querySelectorAll('details.menu[open]')) {
+      if (!menu.contains(but)) menu.open = false;
+    }
+  };
+
+  document.addEventListener('click', (event) => {
+    closeMenus(event.target);
+    if (event.target.closest('[data-dismiss]')) event.target.closest('.notice').remove();
+    const toggle = event.target.closest('[data-toggle]');
+    if (toggle !== null) {
+      const isOpen = document.getElementById(toggle.dataset.toggle).classList.toggle('is-open');
+      toggle.setAttribute('aria-expanded', String(isOpen));
+    }
+  });
+  document.addEventListener('submit', (event) => {
+    const menu = event.target.closest('details.menu');
+    if (menu !== null) menu.open = false;
+  });
+  document.addEventListener('keydown', (event) => {
+    const menu = event.key === 'Escape' ? document.querySelector('details.menu[open]') : null;
+    if (menu === null) return;
+    menu.open = false;
+    menu.querySelector('summary').focus();
+  });
+
+  portal.onChange(() => {
+    const notices = [...document.querySelectorAll('#notices > .notice')];
+    notices.slice(0, Math.max(0, notices.length - MOST)).forEach((notice) => notice.remove());
+    for (const notice of notices) {
+      if (timed.has(notice) || notice.dataset.state === 'failed' || 'unsent' in notice.dataset) continue;
+      timed.add(notice);
+      setTimeout(() => { if (!('unsent' in notice.dataset)) notice.remove(); }, SHOWN_MS);
+    }
+  });
+})();

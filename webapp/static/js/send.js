@@ -1,0 +1,25 @@
+// What a form sends over the socket: no empty fields, no headers. With a shut socket it goes by plain HTTP.
+'use strict';
+document.addEventListener('htmx:wsConfigSend', (event) => {
+  const { parameters } = event.detail;
+  const form = event.target;
+  if (parameters.event === 'clarify.respond') {
+    parameters.answer = (parameters.answer ?? '').trim() || parameters.choice || '';
+    delete parameters.choice;
+    if (parameters.answer === '') {
+      event.preventDefault();
+      form.querySelector('[name="answer"]').focus();
+      return;
+    }
+  }
+  if (form.id === 'composer' && !portal.compose(event)) return;
+  for (const [name, value] of Object.entries(parameters)) {
+    if (value === '') delete parameters[name];
+  }
+  event.detail.headers = null;
+  if (!portal.isOpen()) {
+    event.preventDefault();
+    if (form.id === 'composer') portal.composeByHttp();
+    else portal.post(form, event.detail.triggeringEvent?.submitter).then(portal.show);
+  }
+});

@@ -1,0 +1,29 @@
+// A turn or a tool card that a frame brings and the page does not have yet gets its place first, in order; the swap
+// then fills it. `data-into` names the list it belongs to, `data-order` its place there.
+'use strict';
+(() => {
+  const PLACED = /<(article|li)\b[^>]*? id="([^"]+)" data-into="([^"]+)" data-order="(-?\d+)"/g;
+  const PLACED_FIRST = /<(article|li) id="([^"]+)" data-into="([^"]+)" data-order="(-?\d+)"/g;
+
+  const place = (tag, id, into, order) => {
+    const list = document.getElementById(into);
+    if (list === null || document.getElementById(id) !== null) return;
+    const made = document.createElement(tag);
+    made.id = id;
+    made.dataset.order = order;
+    let before = list.lastElementChild;
+    while (before !== null && Number(before.dataset.order ?? -1) > Number(order)) before = before.previousElementSibling;
+    if (before === null) list.prepend(made);
+    else before.after(made);
+  };
+
+  portal.makePlaces = (message) => {
+    for (const pattern of [PLACED, PLACED_FIRST]) {
+      for (const [, tag, id, into, order] of message.matchAll(pattern)) place(tag, id, into, order);
+    }
+  };
+
+  document.addEventListener('htmx:wsBeforeMessage', (event) => {
+    if (!event.defaultPrevented) portal.makePlaces(event.detail.message);
+  });
+})();

@@ -1,0 +1,473 @@
+"""From a transcript to the five regions of a turn and its answer, as the templates read them (LOOK, Anatomy)."""
+
+import json
+import re
+import time
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, Final
+
+from markupsafe import Markup, escape
+
+from shared import clock
+from shared.run_state import RunState
+from shared.transcript import Approval, Clarification, Compression, Pause, TextPart, ToolCall, Transcript
+from webapp import render
+from webapp.markdown import StreamingMarkdown, render_markdown
+from webapp.render import _, counted, url
+from webapp.views import (
+    AnswerPart,
+    Ask,
+    Decision,
+    DiffRow,
+    Mark,
+    Option,
+    Span,
+    Status,
+    Thinking,
+    Timeline,
+    TodoList,
+    Tool,
+    ToolGroup,
+    Well,
+)
+
+PEEK_CHARS: Final = 140
+ARGUMENT_CHARS: Final = 160
+DIFF_ROWS: Final = 400
+TIMELINE_TOOLS: Final = 12
+CACHED_CHARS: Final = 32_000
+_HUNK = re.compile(r"^@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
+_TELLING = ("command", "cmd", "path", "file_path", "filename", "query", "url", "pattern", "name", "prompt")
+_ODD = frozenset("\u00ad\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0\u2800")
+
+
+@dataclass(frozen=True)
+class Viewer:
+    """Whose page it is. `skew_s` is what the database's clock is ahead of ours: deadlines are its own (C15)."""
+
+    user_id: str
+    owner_id: str
+    may_send: bool = True
+    skew_s: float = 0.0
+
+    def may_answer(self, pause: Pause) -> bool:
+        if not self.may_send:
+            return False
+        if isinstance(pause, Clarification):
+            return True
+        return self.user_id == self.owner_id or self.user_id in (pause.may_answer or ())
+
+
+class Streams:
+    """The text parts of one run as they stream: each fed once, by what is new in the transcript."""
+
+    def __init__(self, run_id: str) -> None:
+        self._run_id = run_id
+        self._parts: dict[int, StreamingMarkdown] = {}
+        self._fed: dict[int, int] = {}
+
+    def take(self, part: TextPart) -> tuple[StreamingMarkdown, bool]:
+        """The stream of a part with all of its text fed, and whether it is new. The caller flushes it."""
+        stream = self._parts.get(part.part)
+        is_new = stream is None
+        if stream is None:
+            stream = StreamingMarkdown(part_id(self._run_id, part), copy_label=_("Copy"))
+            self._parts[part.part] = stream
+        stream.feed(part.since(self._fed.get(part.part, 0)))
+        self._fed[part.part] = part.length
+        return stream, is_new
+
+
+def part_id(run_id: str, part: TextPart) -> str:
+    return f"run-{run_id}-p{part.part}"
+
+
+def answer_parts(transcript: Transcript, *, streams: Streams | None) -> tuple[AnswerPart, ...]:
+    """The answer, part by part, with the tools that ran in between; open while it streams into `streams`."""
+    found: list[AnswerPart] = []
+    tools: list[str] = []
+    last = next((part for part in reversed(transcript.answer_parts) if part.length), None)
+    for item in transcript.items:
+        if isinstance(item, ToolCall):
+            tools.append(item.name)
+        elif isinstance(item, TextPart) and item.kind == "message" and item.length:
+            after = tuple(dict.fromkeys(tools)) if found else ()
+            found.append(_answer_part(transcript.run_id, item, after, streams, is_last=item is last))
+            tools = []
+    return tuple(found)
+
+
+def _answer_part(
+    run_id: str, part: TextPart, after: tuple[str, ...], streams: Streams | None, *, is_last: bool
+) -> AnswerPart:
+    if streams is None:
+        return AnswerPart(part_id(run_id, part), markdown(part.text), after=after)
+    stream, _new = streams.take(part)
+    if not is_last:
+        stream.close()
+        return AnswerPart(part_id(run_id, part), Markup(stream.finished_html()), after=after)  # noqa: S704  (sanitised)
+    stream.flush()
+    return open_part(run_id, part, stream, after)
+
+
+def open_part(run_id: str, part: TextPart, stream: StreamingMarkdown, after: tuple[str, ...]) -> AnswerPart:
+    """A part that streams, as it stands at the stream's last flush."""
+    done, still_open = Markup(stream.finished_html()), Markup(stream.open_html())  # noqa: S704  (sanitised)
+    return AnswerPart(part_id(run_id, part), done, still_open, after)
+
+
+def markdown(text: str) -> Markup:
+    """A finished text as HTML; what was rendered lately is not rendered again."""
+    return _cached(text, _("Copy")) if len(text) <= CACHED_CHARS else render_markdown(text, copy_label=_("Copy"))
+
+
+@lru_cache(maxsize=512)
+def _cached(text: str, copy_label: str) -> Markup:
+    return render_markdown(text, copy_label=copy_label)
+
+
+# ---- regions 1 and 2
+
+
+def thinking(t: Transcript, now: datetime) -> Thinking | None:
+    parts = [part for part in t.thinking if part.length]
+    text = "\n\n".join(part.text.strip("\n") for part in parts) or "\n\n".join(told.text for told in t.reasoning)
+    if not text.strip():
+        return None
+    last = t.items[-1] if t.items else None
+    is_on = t.end is None and isinstance(last, TextPart) and last.kind != "message"
+    took_s = sum((part.ended_at - part.started_at).total_seconds() for part in parts)
+    if is_on and parts:
+        return Thinking(text, peek(text), True, since_s=took_s + _ago(parts[-1].ended_at, now))
+    return Thinking(text, peek(text), is_on, took_s=took_s if parts else None)
+
+
+def peek(text: str) -> str:
+    """The last words of a thought, on one line."""
+    return " ".join(text[-PEEK_CHARS * 2 :].split())[-PEEK_CHARS:]
+
+
+def status(t: Transcript, state: RunState, now: datetime) -> Status | None:
+    """What the run does or waits for, and its clock."""
+    since = _ago(t.started_at, now) if t.started_at is not None else None
+    if state == RunState.QUEUED:
+        return Status(_("Waits to start"), None)
+    if state == RunState.STARTING or t.started_at is None:
+        return Status(_("Starting"), _ago(t.queued_at, now) if t.queued_at else None)
+    if state == RunState.ABORTING:
+        return Status(_stopping(t), since)
+    if t.open_pauses:
+        is_approval = isinstance(t.open_pauses[0], Approval)
+        return Status(_("Waits for a decision") if is_approval else _("Waits for an answer"), since)
+    return Status(t.status or _doing(t), since)
+
+
+def _stopping(t: Transcript) -> str:
+    stages = {step.stage for step in t.abort}
+    if "acknowledged" in stages:
+        return _("Stopping: the agent has acknowledged")
+    return _("Stopping: the worker has told the agent") if "seen" in stages else _("Stopping")
+
+
+def _doing(t: Transcript) -> str:
+    running = [tool.name for tool in t.tools if tool.is_open]
+    if running:
+        return _("Runs %(tools)s", tools=", ".join(dict.fromkeys(running)))
+    last = t.items[-1] if t.items else None
+    if isinstance(last, TextPart):
+        return _("Writes") if last.kind == "message" else _("Thinks")
+    return _("Works")
+
+
+# ---- region 3
+
+
+def tool_groups(
+    t: Transcript, session_id: str, now: datetime, *, only: frozenset[int] | set[int] | None = None
+) -> tuple[ToolGroup, ...]:
+    """The calls, those that ran side by side together; `only` some groups of them."""
+    numbers = {tool.tool_id: n for n, tool in enumerate(t.tools)}
+    return tuple(
+        ToolGroup(
+            id=f"run-{t.run_id}-g{group[0].group}",
+            order=group[0].group,
+            tools=tuple(_tool(t.run_id, session_id, numbers[tool.tool_id], tool, now) for tool in group),
+        )
+        for group in t.tool_groups
+        if only is None or group[0].group in only
+    )
+
+
+def _tool(run_id: str, session_id: str, n: int, tool: ToolCall, now: datetime) -> Tool:
+    mark = tool_mark(tool)
+    took_s = tool.duration_ms / 1000 if tool.duration_ms is not None else None
+    if took_s is None and tool.ended_at is not None and tool.ok is not None:
+        took_s = (tool.ended_at - tool.started_at).total_seconds()
+    took = _("may have run") if mark.state == "interrupted" else render.duration(took_s)
+    diff = diff_rows(tool.result) if tool.result else ()
+    return Tool(
+        id=f"run-{run_id}-t{n}",
+        name=tool.name,
+        argument=argument_of(tool),
+        mark=mark,
+        is_open=tool.is_open,
+        took="" if tool.is_open else took,
+        since_s=_ago(tool.started_at, now) if tool.is_open else None,
+        wells=_wells(tool, with_result=not diff),
+        diff=diff,
+        more=_more(tool),
+        output_url=url("chat", session_id, "runs", run_id, "output", str(n)) if tool.truncated else None,
+    )
+
+
+def tool_mark(tool: ToolCall) -> Mark:
+    if tool.is_open:
+        return Mark("running", _("Running"))
+    if tool.ok is None:
+        return Mark("interrupted", _("Outcome not known"))
+    return Mark("done", _("Done")) if tool.ok else Mark("failed", _("Failed"))
+
+
+def argument_of(tool: ToolCall) -> str:
+    """The short argument in a tool's row."""
+    if tool.summary:
+        return one_line(tool.summary)
+    arguments = tool.arguments
+    if isinstance(arguments, dict):
+        telling = next((arguments[name] for name in _TELLING if isinstance(arguments.get(name), str)), None)
+        return one_line(telling if telling is not None else _json(arguments) if arguments else "")
+    return one_line(arguments or "")
+
+
+def one_line(text: str) -> str:
+    return " ".join(text[: ARGUMENT_CHARS * 4].split())[:ARGUMENT_CHARS]
+
+
+def _wells(tool: ToolCall, *, with_result: bool) -> tuple[Well, ...]:
+    wells = []
+    if tool.error:
+        wells.append(Well(_("Error"), tool.error))
+    if tool.arguments not in (None, "", {}):
+        text = _json(tool.arguments, indent=2) if isinstance(tool.arguments, dict) else str(tool.arguments)
+        wells.append(Well(_("Arguments"), text))
+    if tool.is_open and tool.progress:
+        wells.append(Well(_("Output so far"), tool.progress))
+    if tool.result and with_result:
+        wells.append(Well(_("Result"), tool.result))
+    if not tool.is_open and tool.result is None and not tool.error and tool.ok is not None:
+        wells.append(Well(_("Result"), _("This agent does not tell the results of its tools.")))
+    return tuple(wells)
+
+
+def _more(tool: ToolCall) -> str:
+    if not tool.truncated or tool.result is None:
+        return ""
+    shown = render.size(len(tool.result.encode("utf-8", "replace")))
+    if tool.full_size is None:
+        return _("First %(shown)s", shown=shown)
+    return _("First %(shown)s of %(size)s", shown=shown, size=render.size(tool.full_size))
+
+
+def _json(value: Any, indent: int | None = None) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=indent, default=str)
+
+
+def diff_rows(text: str) -> tuple[DiffRow, ...]:
+    """The rows of a unified diff; empty when the text is none."""
+    if "@@ -" not in text:
+        return ()
+    rows: list[DiffRow] = []
+    old = new = 0
+    for line in text.split("\n")[: DIFF_ROWS * 2]:
+        hunk = _HUNK.match(line)
+        if hunk is not None:
+            old, new = int(hunk[1]), int(hunk[2])
+            rows.append(DiffRow("hunk", "", "", line))
+        elif old or new:
+            if line.startswith("+"):
+                rows.append(DiffRow("add", str(new), "+", line[1:]))
+                new += 1
+            elif line.startswith("-"):
+                rows.append(DiffRow("del", str(old), "\u2212", line[1:]))
+                old += 1
+            else:
+                rows.append(DiffRow("same", str(new), " ", line[1:]))
+                old, new = old + 1, new + 1
+    return tuple(rows[:DIFF_ROWS])
+
+
+# ---- region 4
+
+
+def todo_list(t: Transcript) -> TodoList | None:
+    if not t.todos:
+        return None
+    marks = {
+        "completed": Mark("done", _("Done")),
+        "in_progress": Mark("running", _("In progress")),
+        "cancelled": Mark("stopped", _("Cancelled")),
+    }
+    todos = tuple((marks.get(todo.status, Mark("queued", _("To do"))), todo.text) for todo in t.todos)
+    done = sum(mark.state == "done" for mark, _text in todos)
+    return TodoList(todos, _("%(done)s of %(all)s", done=done, all=len(todos)))
+
+
+def timeline(t: Transcript, now: datetime) -> Timeline | None:
+    """One row a span: queue, thinking, tools, people, answer."""
+    start = t.queued_at or t.started_at
+    if start is None:
+        return None
+    end = t.end.at if t.end is not None else now
+    total_s = max((end - start).total_seconds(), 0.001)
+
+    def bar(kind: str, since: datetime, until: datetime) -> tuple[str, int, int]:
+        x = round(1000 * max(0.0, (since - start).total_seconds()) / total_s)
+        width = round(1000 * max(0.0, (until - since).total_seconds()) / total_s)
+        return kind, min(x, 994), max(6, min(width, 1000 - x))
+
+    def span(name: str, pieces: Sequence[tuple[str, datetime, datetime]]) -> Span:
+        took_s = sum((until - since).total_seconds() for _kind, since, until in pieces)
+        return Span(name, render.duration(took_s), tuple(bar(*piece) for piece in pieces))
+
+    spans = []
+    if t.queued_at and t.started_at and (t.started_at - t.queued_at).total_seconds() > 1:
+        spans.append(span(_("queue"), [("wait", t.queued_at, t.started_at)]))
+    thoughts = [("think", part.started_at, part.ended_at) for part in t.thinking if part.length]
+    if thoughts:
+        spans.append(span(_("thinking"), thoughts))
+    for tool in t.tools[-TIMELINE_TOOLS:]:
+        spans.append(span(tool.name, [("bad" if tool.ok is False else "tool", tool.started_at, tool.ended_at or end)]))
+    for pause in t.pauses:
+        name = _("approval") if isinstance(pause, Approval) else _("question")
+        spans.append(span(name, [("person", pause.asked_at, pause.resolved_at or end)]))
+    written = [("write", part.started_at, part.ended_at) for part in t.answer_parts if part.length]
+    if written and t.end is not None:
+        spans.append(span(_("answer"), written))
+    return Timeline(tuple(spans), total_s, t.end is None) if spans else None
+
+
+# ---- region 5
+
+
+def asks(t: Transcript, viewer: Viewer) -> tuple[Ask, ...]:
+    waiting = t.open_pauses
+    return tuple(_ask(pause, n, len(waiting), viewer) for n, pause in enumerate(waiting, 1))
+
+
+def _ask(pause: Pause, n: int, of: int, viewer: Viewer) -> Ask:
+    left_s = None
+    if pause.deadline is not None:
+        left_s = max(0.0, pause.deadline.timestamp() - time.time() - viewer.skew_s)
+    whole_s = (pause.deadline - pause.asked_at).total_seconds() if pause.deadline is not None else 0.0
+    place = _("%(n)s of %(of)s", n=n, of=of) if of > 1 else ""
+    may = viewer.may_answer(pause)
+    common = {"place": place, "left_s": left_s, "total_s": max(whole_s, left_s or 0.0, 1.0), "may_answer": may}
+    if isinstance(pause, Clarification):
+        return Ask(
+            id=f"clarification-{pause.clarify_id}",
+            pause_id=pause.clarify_id,
+            is_approval=False,
+            title=_("Needs your answer"),
+            text=visible(pause.question),
+            note="" if may else _("You may read this session, not answer in it."),
+            choices=tuple(Option(choice, choice) for choice in pause.choices),
+            **common,  # type: ignore[arg-type]
+        )
+    labels = {"once": _("Allow once"), "session": _("Allow for this session"), "always": _("Always allow")}
+    choices = tuple(Option(choice, labels[choice]) for choice in labels if choice in pause.choices)
+    return Ask(
+        id=f"approval-{pause.approval_id}",
+        pause_id=pause.approval_id,
+        is_approval=True,
+        title=_("Run this command?"),
+        text=visible(pause.command),
+        note=_approval_note(pause, may),
+        choices=choices,
+        **common,  # type: ignore[arg-type]
+    )
+
+
+def _approval_note(pause: Approval, may: bool) -> str:
+    what = pause.description.strip() or pause.kind
+    who = _("You may decide.") if may else _("Only the owner of the session may decide.")
+    return f"{what}{'' if what.endswith(('.', '。', '!', '?')) else '.'} {who}" if what else who
+
+
+def visible(text: str) -> Markup:
+    """Exact text as HTML in which what has no shape of its own shows as its code point (S18): control, bidirectional,
+    zero-width, private-use and filler characters, and spaces other than the common one."""
+    return Markup("").join(_shown(character) for character in text)
+
+
+def _shown(character: str) -> Markup:
+    if character in "\n\t" or (character.isascii() and character.isprintable()):
+        return escape(character)
+    kind = unicodedata.category(character)
+    is_odd = kind[0] == "C" or kind in ("Zl", "Zp") or (kind == "Zs" and character != "\u3000") or character in _ODD
+    if is_odd or "\ufe00" <= character <= "\ufe0f" or "\U000e0100" <= character <= "\U000e01ef":
+        return Markup('<span class="odd">U+{:04X}</span>').format(ord(character))
+    return escape(character)
+
+
+def decisions(t: Transcript) -> tuple[Decision, ...]:
+    return tuple(_decision(pause) for pause in t.pauses if not pause.is_open)
+
+
+def _decision(pause: Pause) -> Decision:
+    by = pause.by or ""
+    if isinstance(pause, Clarification):
+        text, state = {
+            "answered": (_("Answered by %(name)s", name=by) if by else _("Answered"), "done"),
+            "expired": (_("Expired without an answer"), "stopped"),
+        }.get(pause.reason or "", (_("Withdrawn: the turn went on without an answer"), "stopped"))
+        detail = one_line(pause.answer or pause.question)
+        return Decision(f"clarification-{pause.clarify_id}", Mark(state, ""), text, detail, pause.resolved_at)
+    text, state = _approval_words(pause, by)
+    return Decision(f"approval-{pause.approval_id}", Mark(state, ""), text, one_line(pause.command), pause.resolved_at)
+
+
+def _approval_words(pause: Approval, by: str) -> tuple[str, str]:
+    if pause.reason == "expired":
+        return _("Expired, so denied: nobody decided in time"), "stopped"
+    if pause.reason == "withdrawn":
+        return _("Withdrawn: the agent no longer waits for it"), "stopped"
+    words = {
+        "once": _("Allowed once"),
+        "session": _("Allowed for this session"),
+        "always": _("Always allowed"),
+        "deny": _("Denied") if by else _("Denied by rule"),
+    }
+    word = words.get(pause.choice or "", _("Decided"))
+    return (_("%(what)s by %(name)s", what=word, name=by) if by else word), (
+        "failed" if pause.choice == "deny" else "done"
+    )
+
+
+def notes(t: Transcript) -> tuple[str, ...]:
+    """The marks of compression."""
+    found = []
+    for mark in (item for item in t.items if isinstance(item, Compression)):
+        if mark.ended_at is None:
+            found.append(_("Shortening older turns for the agent"))
+        elif mark.changed and mark.after_tokens is not None:
+            before, after = render.tokens(mark.before_tokens), render.tokens(mark.after_tokens)
+            found.append(_("Older turns shortened for the agent: %(a)s to %(b)s tokens", a=before, b=after))
+        else:
+            found.append(_("Older turns could not be shortened: no gain"))
+    return tuple(found)
+
+
+def tool_count(n: int) -> str:
+    return counted("%(num)s tool", "%(num)s tools", n)
+
+
+def _ago(moment: datetime, now: datetime) -> float:
+    return max(0.0, (now - moment).total_seconds())
+
+
+def now() -> datetime:
+    return clock.now()
