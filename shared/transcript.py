@@ -17,6 +17,7 @@ from shared.transcript_items import (
     Approval,
     Clarification,
     Compression,
+    EarlyDecision,
     End,
     Item,
     Pause,
@@ -198,44 +199,70 @@ def _usage(t: Transcript, data: e.Usage, at: datetime) -> None:
 
 
 def _approval_requested(t: Transcript, data: e.ApprovalRequestedData, at: datetime) -> None:
-    if data.approval_id not in t._pauses:
-        t.add(
-            Approval(
-                approval_id=data.approval_id,
-                kind=data.kind,
-                command=data.command,
-                description=data.description,
-                choices=list(data.choices),
-                deadline=data.deadline and _ms(data.deadline),
-                may_answer=data.may_answer,
-                asked_at=at,
-            )
-        )
-
-
-def _approval_resolved(t: Transcript, data: e.ApprovalResolvedData, at: datetime) -> None:
-    pause = t._pauses.get(data.approval_id)
-    if isinstance(pause, Approval) and pause.is_open:
-        pause.resolved_at, pause.reason, pause.choice, pause.by = at, data.reason, data.choice, data.by
+    if data.approval_id in t._pauses:
+        return
+    _ask(
+        t,
+        data.approval_id,
+        Approval(
+            approval_id=data.approval_id,
+            kind=data.kind,
+            command=data.command,
+            description=data.description,
+            choices=list(data.choices),
+            deadline=data.deadline and _ms(data.deadline),
+            may_answer=data.may_answer,
+            asked_at=at,
+        ),
+    )
 
 
 def _clarify_requested(t: Transcript, data: e.ClarifyRequestedData, at: datetime) -> None:
-    if data.clarify_id not in t._pauses:
-        t.add(
-            Clarification(
-                clarify_id=data.clarify_id,
-                question=data.question,
-                choices=list(data.choices),
-                deadline=data.deadline and _ms(data.deadline),
-                asked_at=at,
-            )
-        )
+    if data.clarify_id in t._pauses:
+        return
+    _ask(
+        t,
+        data.clarify_id,
+        Clarification(
+            clarify_id=data.clarify_id,
+            question=data.question,
+            choices=list(data.choices),
+            deadline=data.deadline and _ms(data.deadline),
+            asked_at=at,
+        ),
+    )
+
+
+def _approval_resolved(t: Transcript, data: e.ApprovalResolvedData, at: datetime) -> None:
+    _decide(t, EarlyDecision(data.approval_id, at, data.reason, data.choice, data.by))
 
 
 def _clarify_resolved(t: Transcript, data: e.ClarifyResolvedData, at: datetime) -> None:
-    pause = t._pauses.get(data.clarify_id)
-    if isinstance(pause, Clarification) and pause.is_open:
-        pause.resolved_at, pause.reason, pause.answer, pause.by = at, data.reason, data.answer, data.by
+    _decide(t, EarlyDecision(data.clarify_id, at, data.reason, data.answer, data.by))
+
+
+def _ask(t: Transcript, pause_id: str, pause: Pause) -> None:
+    t.add(pause)
+    for decision in [each for each in t.early if each.pause_id == pause_id]:
+        t.early.remove(decision)
+        _decide(t, decision)
+
+
+def _decide(t: Transcript, decision: EarlyDecision) -> None:
+    """The first decision stays; only that which `close` had to assume gives way to a real one."""
+    pause = t._pauses.get(decision.pause_id)
+    if pause is None:
+        if all(each.pause_id != decision.pause_id for each in t.early):
+            t.early.append(decision)
+        return
+    was_assumed = t.end is not None and pause.resolved_at == t.end.at and pause.reason == "withdrawn"
+    if not pause.is_open and not was_assumed:
+        return
+    pause.resolved_at, pause.reason, pause.by = decision.at, decision.reason, decision.by
+    if isinstance(pause, Approval):
+        pause.choice = decision.said
+    else:
+        pause.answer = decision.said
 
 
 def _compression_started(t: Transcript, data: e.CompressionStartedData, at: datetime) -> None:

@@ -120,6 +120,17 @@ class Clarification:
 
 
 @dataclass
+class EarlyDecision:
+    """A decision heard before its request: whoever answers is told of the request by the database, not by the log."""
+
+    pause_id: str
+    at: datetime
+    reason: str
+    said: str | None = None  # the choice or the answer
+    by: str | None = None
+
+
+@dataclass
 class Compression:
     """The mark where older turns were shortened. `changed` is False when nothing was gained."""
 
@@ -192,6 +203,7 @@ class Transcript:
     items: list[Item] = field(default_factory=list)
     abort: list[AbortStep] = field(default_factory=list)
     end: End | None = None
+    early: list[EarlyDecision] = field(default_factory=list)
     _parts: dict[int, TextPart] = field(default_factory=dict, compare=False, repr=False)
     _tools: dict[str, ToolCall] = field(default_factory=dict, compare=False, repr=False)
     _pauses: dict[str, Pause] = field(default_factory=dict, compare=False, repr=False)

@@ -17,6 +17,7 @@ from shared.transcript_items import (
     Approval,
     Clarification,
     Compression,
+    EarlyDecision,
     End,
     Item,
     ReasoningText,
@@ -33,16 +34,19 @@ ITEM_TYPES: dict[str, type[Any]] = {
     "clarification": Clarification,
     "compression": Compression,
 }
+NESTED = ("items", "abort", "early", "end")
 ITEM_NAMES = {kind: name for name, kind in ITEM_TYPES.items()}
 
 
 def to_json(transcript: Transcript) -> dict[str, Any]:
     """The transcript as an object that `json.dumps` takes."""
-    packed = _pack(transcript, skip=("items", "abort", "end"))
+    packed = _pack(transcript, skip=NESTED)
     packed["v"] = VERSION
     packed["items"] = [_pack_item(item) for item in transcript.items]
     if transcript.abort:
         packed["abort"] = [_pack(step) for step in transcript.abort]
+    if transcript.early:
+        packed["early"] = [_pack(decision) for decision in transcript.early]
     if transcript.end is not None:
         packed["end"] = _pack(transcript.end)
     return packed
@@ -50,12 +54,13 @@ def to_json(transcript: Transcript) -> dict[str, Any]:
 
 def from_json(data: dict[str, Any]) -> Transcript:
     """Read what `to_json` wrote. Raises KeyError, TypeError or ValueError for what it cannot have written."""
-    transcript: Transcript = _unpack(Transcript, data, skip=("items", "abort", "end"))
+    transcript: Transcript = _unpack(Transcript, data, skip=NESTED)
     for packed in data.get("items", ()):
         item = _unpack_item(packed)
         if item is not None:
             transcript.add(item)
     transcript.abort = [_unpack(AbortStep, step) for step in data.get("abort", ())]
+    transcript.early = [_unpack(EarlyDecision, decision) for decision in data.get("early", ())]
     if "end" in data:
         transcript.end = _unpack(End, data["end"])
     return transcript

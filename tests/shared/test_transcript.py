@@ -183,7 +183,12 @@ def recordings(draw: st.DrawFn) -> Recording:
     if draw(st.booleans()):
         recording.say(e.RunQueued, queue_id="q", position=0, queue_length=1, message_id="m1", input="x", by="Ann")
     recording.say(e.RunStarted, source="api_server", message_id="m2", model="big", agent="Demo agent")
+    begun = set()
     for kind, data in draw(st.lists(MIDDLE, max_size=25)):
+        if kind is e.ToolProgress and data["tool_id"] not in begun:
+            continue  # of one worker, in order
+        if kind in (e.ToolStarted, e.ToolCompleted):
+            begun.add(data["tool_id"])
         _ = recording.text(kind, data) if isinstance(kind, str) else recording.say(kind, **data)
     end = draw(ENDS)
     if end is not None:
@@ -367,6 +372,32 @@ def test_a_decision_is_not_reopened_and_not_changed() -> None:
     pause = recording.folded().pause("a")
     assert isinstance(pause, Approval)
     assert (pause.choice, pause.by, pause.is_open) == ("deny", "Ann", False)
+
+
+def test_an_answer_that_is_heard_before_its_question_is_kept() -> None:
+    recording = Recording().say(e.RunStarted, source="cli")
+    recording.say(e.ApprovalResolved, approval_id="a", choice="once", by="Ann", reason="answered")
+    recording.say(e.ClarifyResolved, clarify_id="c", answer="blue", by="Bob", reason="answered")
+    assert through_json(recording.folded()) == recording.folded()
+    recording.say(e.ApprovalRequested, approval_id="a", kind="k", command="rm", choices=["once"])
+    recording.say(e.ClarifyRequested, clarify_id="c", question="which?")
+    transcript = recording.folded()
+    approval, clarification = transcript.pauses
+    assert isinstance(approval, Approval)
+    assert isinstance(clarification, Clarification)
+    assert (approval.choice, approval.by) == ("once", "Ann")
+    assert (clarification.answer, clarification.by) == ("blue", "Bob")
+    assert transcript.open_pauses == []
+    assert transcript.state is RunState.RUNNING
+
+
+def test_a_decision_that_comes_after_the_end_replaces_what_the_end_assumed() -> None:
+    recording = Recording().say(e.RunStarted, source="cli").say(e.ClarifyRequested, clarify_id="c", question="?")
+    recording.say(e.AbortCompleted, by="Ann").say(e.ClarifyResolved, clarify_id="c", answer="yes", reason="answered")
+    recording.say(e.ClarifyResolved, clarify_id="c", answer="no", reason="answered")
+    (pause,) = recording.folded().pauses
+    assert isinstance(pause, Clarification)
+    assert (pause.reason, pause.answer) == ("answered", "yes")
 
 
 def test_a_tool_that_tells_its_arguments_later_is_one_card() -> None:
