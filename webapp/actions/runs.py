@@ -217,7 +217,7 @@ def _tell_accepted(web: WebContext, session_id: str, accepted: _Accepted) -> Non
     if reachable and done.place == 0:
         send_turn(web, done.run, warm_worker=accepted.warm_worker)
     elif reachable:
-        wake_head(web, session_id)  # the turn before may have ended while this one was accepted
+        wake_head(web, session_id, again=False)  # the turn before may have ended while this one was accepted
 
 
 def _queued_event(session_id: str, done: runs.Enqueued) -> RunQueued:
@@ -349,12 +349,12 @@ def continue_queue(web: WebContext, principal: Principal, session_id: str) -> Qu
     return changed
 
 
-def wake_head(web: WebContext, session_id: str) -> None:
-    """Wake a worker for the run that may start now, if there is one."""
+def wake_head(web: WebContext, session_id: str, *, again: bool = True) -> None:
+    """Wake a worker for the run that may start now, if there is one; `again`: also when a task was sent before."""
     with transaction(web.factory, write=False) as db:
         run = runs.head(db, session_id)
         warm_worker = None if run is None else chat_sessions.get(db, session_id).warm_worker
-    if run is not None:
+    if run is not None and (again or run.dispatched_at_db is None):
         send_turn(web, run, warm_worker=warm_worker)
 
 
