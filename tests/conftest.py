@@ -36,13 +36,19 @@ def postgres() -> Iterator[PostgresRig]:
     rig.close()
 
 
+@pytest.fixture
+def empty_postgres_url(postgres: PostgresRig) -> Iterator[str]:
+    url = postgres.new_database()
+    yield url
+    postgres.drop(url)
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The address of an empty database: the test runs once on each kind."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'portal.db'}"
-    rig: PostgresRig = request.getfixturevalue("postgres")
-    return rig.new_database()
+    return str(request.getfixturevalue("empty_postgres_url"))
 
 
 @pytest.fixture(scope="session")
@@ -68,13 +74,18 @@ def postgres_template(postgres: PostgresRig) -> str:
     return str(make_url(url).database)
 
 
+@pytest.fixture
+def postgres_url(postgres: PostgresRig, postgres_template: str) -> Iterator[str]:
+    """The address of a PostgreSQL database with the newest tables."""
+    url = postgres.new_database(template=postgres_template)
+    yield url
+    postgres.drop(url)
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
 def migrated_url(request: pytest.FixtureRequest) -> str:
     """The address of a database with the newest tables: the test runs once on each kind."""
-    if request.param == "sqlite":
-        return str(request.getfixturevalue("sqlite_url"))
-    rig: PostgresRig = request.getfixturevalue("postgres")
-    return rig.new_database(template=request.getfixturevalue("postgres_template"))
+    return str(request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "postgres_url"))
 
 
 @pytest.fixture
@@ -94,6 +105,13 @@ def db(factory: sessionmaker[Session]) -> Iterator[Session]:
     """One writing transaction around the test. Not beside `factory` transactions that write: on SQLite they wait."""
     with transaction(factory) as db:
         yield db
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The first test that needs hermes-agent may have to build its venv."""
+    for item in items:
+        if "hermes_gateway" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.timeout(1200))
 
 
 @pytest.fixture(scope="session")

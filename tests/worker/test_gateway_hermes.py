@@ -11,7 +11,7 @@ from tests.rig.hermes import HermesGateway
 from worker.backends import base
 from worker.backends.gateway.backend import GatewayBackend
 
-pytestmark = [pytest.mark.component("hermes"), pytest.mark.timeout(1200)]  # the first run may build a venv
+pytestmark = pytest.mark.component("hermes")
 
 DANGER = "[[danger:/tmp/portal-test-nothing-here]]"
 

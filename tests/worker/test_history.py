@@ -209,6 +209,11 @@ def test_without_a_useful_summary_the_newest_turns_are_told(told: Told, answer: 
         assert (compressions.latest(db, told.session_id) is not None) == ended.changed
 
 
+def test_a_long_turn_that_fits_is_told_whole(told: Told):
+    told.past("q" * 100, "a" * 3_500)
+    assert told.lines() == ["user: " + "q" * 100, "assistant: " + "a" * 3_500]
+
+
 def test_one_giant_turn_loses_its_middle_and_says_so(told: Told):
     told.past("Read this: " + "x" * 400_000 + " end of question", "y" * 400_000 + " end of answer")
     history = told.history()

@@ -20,6 +20,12 @@ class PastTurn:
     tokens: int
 
 
+def past_turn(position: int, question: str, answer: str, ratio: float | None, *, tokens: int) -> PastTurn:
+    """A turn of at most about `tokens`: question and answer lose their middles beyond half of it each."""
+    question, answer = clipped(question, tokens // 2, ratio), clipped(answer, tokens // 2, ratio)
+    return PastTurn(position, question, answer, estimate_tokens(question + answer, ratio))
+
+
 class NoSummary(Exception):
     """The backend failed or gave nothing that is shorter; `cause` for the log."""
 

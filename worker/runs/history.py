@@ -7,7 +7,7 @@ again are not told.
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session, aliased, sessionmaker
@@ -21,7 +21,7 @@ from shared.run_state import FINAL, RunState
 from shared.settings import Settings
 from shared.store import compressions, messages
 from worker.backends.base import Backend, CompressionBegun, CompressionEnded, HistoryMessage
-from worker.runs.compression import NoSummary, PastTurn, clipped, split, summarise
+from worker.runs.compression import NoSummary, PastTurn, past_turn, split, summarise
 from worker.runs.tokens import estimate_tokens, measured_ratio
 
 log = logs.get(__name__)
@@ -70,6 +70,7 @@ def build_compressed_history(
     if past.tokens <= past.budget:
         return _told(past.summary, past.turns)
     emit(CompressionBegun(past.tokens))
+    past = replace(past, turns=[_shorter(turn, past) for turn in past.turns])
     old, kept = split(past.turns, past.budget // 2)
     try:
         made = summarise(
@@ -92,6 +93,11 @@ def build_compressed_history(
     _keep(factory, run, upto_position, made, before_tokens=past.tokens, after_tokens=after_tokens)
     emit(CompressionEnded(past.tokens, after_tokens, _tokens_of(made, past.ratio)))
     return _told(made, kept)
+
+
+def _shorter(turn: PastTurn, past: _Past) -> PastTurn:
+    """No turn alone may take the room of all."""
+    return past_turn(turn.position, turn.question, turn.answer, past.ratio, tokens=past.budget // 2)
 
 
 def _shortened(past: _Past, emit: Callable[[CompressionEnded], None]) -> tuple[HistoryMessage, ...]:
@@ -165,25 +171,19 @@ def _read_once(db: Session, budget_tokens: int, run: Run) -> tuple[_Past, float 
     summary, upto_position = (row.summary, row.upto_position) if row is not None else (None, -1)
     asked_tokens = estimate_tokens(run.input + (run.instructions or ""), ratio)
     budget = max(budget_tokens - asked_tokens, budget_tokens // 4)
-    limit = READ_BUDGETS * budget
-    turns = _past_turns(db, run, upto_position, ratio, limit_tokens=limit, turn_tokens=budget // 2)
+    turns = _past_turns(db, run, upto_position, ratio, budget)
     tokens = _tokens_of(summary, ratio) + sum(turn.tokens for turn in turns)
     return _Past(summary, upto_position, turns, tokens, ratio, budget), known_ratio
 
 
-def _past_turns(
-    db: Session, run: Run, after_position: int, ratio: float | None, *, limit_tokens: int, turn_tokens: int
-) -> list[PastTurn]:
-    """Turns after `after_position` and before the run, oldest first; the newest of them up to `limit_tokens`. One of
-    more than `turn_tokens` loses its middle."""
+def _past_turns(db: Session, run: Run, after_position: int, ratio: float | None, budget: int) -> list[PastTurn]:
+    """Turns after `after_position` and before the run, oldest first; the newest of them, up to READ_BUDGETS."""
     found: list[PastTurn] = []
     tokens = 0
     for position, question, answer in _newest_first(db, run, after_position):
-        question = clipped(question, turn_tokens // 2, ratio)
-        answer = clipped(answer, turn_tokens // 2, ratio)
-        turn = PastTurn(position, question, answer, estimate_tokens(question + answer, ratio))
+        turn = past_turn(position, question, answer, ratio, tokens=2 * budget)
         tokens += turn.tokens
-        if tokens > limit_tokens and found:
+        if tokens > READ_BUDGETS * budget and found:
             break
         found.append(turn)
     return found[::-1]

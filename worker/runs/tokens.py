@@ -17,11 +17,12 @@ def estimate_tokens(text: str, tokens_per_char: float | None) -> int:
 
 
 def measured_ratio(answer: str, usage: Usage) -> float | None:
-    """Tokens a character by what a model reported for an answer without tools; None where that says nothing.
+    """Tokens a character by what a model reported for an answer without tools; None where that tells nothing credible.
 
     The answer's side, because the prompt's holds a system prompt and tools of unknown length, once for each call.
     """
     written = usage.output_tokens - usage.reasoning_tokens
     if len(answer) < SHORTEST_SAMPLE_CHARS or written <= 0:
         return None
-    return min(max(written / len(answer), LOWEST), HIGHEST)
+    ratio = written / len(answer)
+    return ratio if LOWEST <= ratio <= HIGHEST else None
