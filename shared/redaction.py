@@ -78,6 +78,7 @@ _PATTERN = "|".join(
     )
 )
 _WHOLE = re.compile(_PATTERN)
+_NAME = re.compile(rf"(?:{_NAME_ENDS})(?:_BASE|_ID|_[0-9]{{1,3}})?\Z|{_WORD}(?i:{_FIELDS})\Z")
 _DIGIT = re.compile("[0-9]")
 _PARTIAL: Any = regex.compile(_PATTERN)
 _VALUES = ("bearer", "auth", "header", "address", "option", "env", "field")
@@ -106,6 +107,15 @@ _START = _starts()
 def redact(text: str) -> str:
     """`text` with the secrets in it replaced."""
     return _scan(text, 0, is_whole=True)[0]
+
+
+def redact_field(name: str, value: str) -> str:
+    """The value of a field, argument or variable of that name: hidden whole where the name says so, else redacted."""
+    found = _NAME.search(name)
+    if found is None:
+        return redact(value)
+    kind = "env" if name.isupper() else "field"
+    return HIDDEN if _is_secret(kind, value, name=name, is_quoted=True) else redact(value)
 
 
 class StreamRedactor:

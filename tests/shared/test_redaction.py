@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.redaction import HIDDEN, HIDDEN_KEY, StreamRedactor, redact
+from shared.redaction import HIDDEN, HIDDEN_KEY, StreamRedactor, redact, redact_field
 
 # put together here, so that no scanner of repositories takes them for real ones
 OPENAI = "sk-" + "proj-Ab3dEf6hIj9kLm2nOp5q"
@@ -64,6 +64,31 @@ HARMLESS = [
     "sort_key=name primary_key=id, cache_key: user, `key=lambda x: x[1]`, KEY_COUNT=3",
     "",
 ]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "is_hidden"),
+    [
+        ("password", "hunter2!", True),
+        ("db_password", "correcthorsebattery", True),
+        ("OPENAI_API_KEY", "abc", True),
+        ("apiKey", "a1b2c3d4", True),
+        ("密码", "hunter2!", True),
+        ("password", "", False),
+        ("token", "<your token>", False),
+        ("API_KEY", "$API_KEY", False),
+        ("tokens", "a1b2c3d4", False),
+        ("path", "a1b2c3d4", False),
+        ("PUBLIC_KEY", "a1b2c3d4e5f6a1b2", False),
+    ],
+)
+def test_the_value_of_a_field_is_hidden_by_its_name(name: str, value: str, is_hidden: bool) -> None:
+    assert redact_field(name, value) == (HIDDEN if is_hidden else value)
+
+
+def test_the_value_of_any_other_field_is_redacted_as_text() -> None:
+    assert redact_field("command", f"curl -H 'x-api-key: {OPENAI}'") == f"curl -H 'x-api-key: {HIDDEN}'"
+    assert redact_field("token", f"see {OPENAI}") == f"see {HIDDEN}"
 
 
 def in_pieces(text: str, cuts: list[int]) -> str:

@@ -104,12 +104,16 @@ def _shown_arguments(arguments: Mapping[str, Any] | str | None) -> dict[str, Any
 def _clean(value: Any) -> Any:
     """The value with every text in it redacted and storable; what JSON does not know becomes text."""
     if isinstance(value, Mapping):
-        return {storable(str(key)): _clean(inner) for key, inner in value.items()}
+        return {storable(str(key)): _clean_field(str(key), inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [_clean(inner) for inner in value]
     if value is None or isinstance(value, bool | int | float):
         return value
     return storable(redaction.redact(str(value)))
+
+
+def _clean_field(name: str, value: Any) -> Any:
+    return storable(redaction.redact_field(name, value)) if isinstance(value, str) else _clean(value)
 
 
 def _cut(text: str) -> str:
