@@ -11,20 +11,17 @@ import json
 import math
 import time
 from concurrent.futures import Future
+from datetime import datetime
 from json.encoder import encode_basestring
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from shared import clock, logs
 from shared.database import transaction
 from shared.errors import StorageFull, Unavailable
 from shared.protocol.events import (
     AnyEvent,
-    Delta,
-    MessageDelta,
-    ReasoningDelta,
     StatusUpdated,
     StatusUpdatedData,
-    TextPiece,
     to_payload,
 )
 from shared.redaction import StreamRedactor
@@ -32,19 +29,19 @@ from shared.relay.connection import RelayDown
 from shared.relay.event_log import Appended, AppendUnknown
 from shared.store import runs as run_store
 from shared.text import storable
-from shared.transcript import answer_text, fold
-from shared.transcript_items import Transcript
+from shared.transcript import answer_text, fold, fold_text
+from shared.transcript_items import TextKind, Transcript
 from shared.transcript_json import to_json
 from worker.context import WorkerContext
 from worker.runs.joined_log import JoinedLog
 from worker.runs.live_run import LiveRun
 
 Kind = Literal["message.delta", "reasoning.delta"]
-DELTAS: dict[Kind, type[Delta]] = {"message.delta": MessageDelta, "reasoning.delta": ReasoningDelta}
+TEXT_KINDS: dict[Kind, TextKind] = {"message.delta": "message", "reasoning.delta": "reasoning"}
 
 GATHER_S = 0.015
 GATHER_BEHIND_S = 0.050
-BEHIND_S, IN_TIME_S = 0.012, 0.006  # mean time of an append at which the relay counts as behind, and as in time again
+BEHIND_S, IN_TIME_S = 0.005, 0.002  # mean time of an append at which the relay counts as behind, and as in time again
 BEHIND_WAITING = 16  # so many items in the inbox count as behind too
 GATHER_CHARS = 2_048
 LONGEST_PIECE_CHARS = 16_384  # of one event, when a backend sends more at once
@@ -59,6 +56,18 @@ LAST_PAUSES_S = (0.0, 0.2, 1.0)  # before each try to append how the run ended
 log = logs.get(__name__)
 
 
+class _Piece(NamedTuple):
+    """One delta. `head`: its envelope up to `data`, an open JSON object."""
+
+    kind: Kind
+    part: int
+    offset: int
+    text: str
+    at: datetime
+    head: str
+    payload: str
+
+
 class Recorder:
     """Used by the thread of its run only. `flush_at` (monotonic) is when `flush_text` wants to be called."""
 
@@ -71,7 +80,8 @@ class Recorder:
         self._live = live
         self._epoch, self._seq = "", 0
         # the open part of text
-        self._part, self._offset, self._kind = -1, 0, ""
+        self._part, self._offset = -1, 0
+        self._kind: Kind | None = None
         self._redactor = StreamRedactor()
         self._pieces: list[str] = []
         self._gathered = 0
@@ -91,7 +101,7 @@ class Recorder:
         self._unsaved_chars = 0
         self._unsaved = False
         identity = f'"session_id":{json.dumps(live.session_id)},"run_id":{json.dumps(live.run_id)},"fence":{live.fence}'
-        self._heads = {kind: f'{{"event":"{kind}",{identity},"at":"' for kind in DELTAS}
+        self._heads = {kind: f'{{"event":"{kind}",{identity},"at":"' for kind in TEXT_KINDS}
 
     # ---- what comes in
 
@@ -120,7 +130,7 @@ class Recorder:
             self._let_go()
         self._flush(*events)
         if new_part:
-            self._kind = ""
+            self._kind = None
 
     def note(self, event: AnyEvent) -> None:
         """Fold an event that somebody else has appended: an answer, as the web process tells it."""
@@ -172,28 +182,25 @@ class Recorder:
     # ---- what goes out
 
     def _flush(self, *events: AnyEvent) -> None:
-        deltas = self._take_deltas()
-        if not deltas and not events:
+        pieces = self._take_pieces()
+        if not pieces and not events:
             return
-        payloads = [payload for _, payload in deltas]
         others = [(event, to_payload(event)) for event in events]
+        payloads = [piece.payload for piece in pieces]
         payloads.extend(payload for _, payload in others)
-        self._record(deltas, others, self._append(payloads))
+        self._record(pieces, others, self._append(payloads))
 
-    def _record(
-        self, deltas: list[tuple[Delta, str]], others: list[tuple[AnyEvent, str]], appended: Appended | None
-    ) -> None:
+    def _record(self, pieces: list[_Piece], others: list[tuple[AnyEvent, str]], appended: Appended | None) -> None:
         """Fold and keep what has gone out; without `appended` it did not, and has the cursor of what came before."""
         seq = self._seq
+        in_new_epoch = appended is not None and appended.epoch != self._epoch  # whoever it was that began it
         if appended is not None:
             self._epoch, seq = appended.epoch, appended.first_seq - 1
         step = 0 if appended is None else 1
-        for delta, payload in deltas:
+        for piece in pieces:
             seq += step
-            fold(self.transcript, delta)
-            piece = delta.data
-            head = payload[: payload.index('"data":')]
-            self.joined.text(delta.event, piece.part, piece.offset, piece.text, head, self._epoch, seq)
+            fold_text(self.transcript, TEXT_KINDS[piece.kind], piece.part, piece.offset, piece.text, piece.at)
+            self.joined.text(piece.kind, piece.part, piece.offset, piece.text, piece.head, self._epoch, seq)
             self._unsaved_chars += len(piece.text)
         for event, payload in others:
             seq += step
@@ -202,32 +209,27 @@ class Recorder:
             if type(event) is StatusUpdated:
                 self._status = event.data.text
         self._seq = seq
-        self._plan_save(at_once=bool(others) or (appended is not None and appended.epoch_changed))
+        self._plan_save(at_once=bool(others) or in_new_epoch)
 
-    def _take_deltas(self) -> list[tuple[Delta, str]]:
+    def _take_pieces(self) -> list[_Piece]:
+        """The gathered text as events, made by hand: no model is built for a delta."""
         self.flush_at = math.inf
         if not self._pieces:
             return []
         text = self._pieces[0] if len(self._pieces) == 1 else "".join(self._pieces)
         self._pieces = []
         self._gathered = 0
-        kind: Kind = self._kind  # type: ignore[assignment]  # never empty while pieces wait
+        kind = self._kind
+        assert kind is not None
         at = clock.now()
-        head = self._heads[kind] + clock.iso_ms(at) + '",'
-        deltas = []
+        head = f'{self._heads[kind]}{clock.iso_ms(at)}",'
+        pieces = []
         for start in range(0, len(text), LONGEST_PIECE_CHARS):
-            piece = text[start : start + LONGEST_PIECE_CHARS]
-            data = f'"data":{{"part":{self._part},"offset":{self._offset},"text":{encode_basestring(piece)}}}}}'
-            delta = DELTAS[kind].model_construct(
-                session_id=self._live.session_id,
-                run_id=self._live.run_id,
-                fence=self._live.fence,
-                at=at,
-                data=TextPiece.model_construct(part=self._part, offset=self._offset, text=piece),
-            )
-            deltas.append((delta, head + data))
-            self._offset += len(piece)
-        return deltas
+            cut = text[start : start + LONGEST_PIECE_CHARS]
+            data = f'"data":{{"part":{self._part},"offset":{self._offset},"text":{encode_basestring(cut)}}}}}'
+            pieces.append(_Piece(kind, self._part, self._offset, cut, at, head, head + data))
+            self._offset += len(cut)
+        return pieces
 
     def _append(self, payloads: list[str]) -> Appended | None:
         """Append, or leave a hole. Before a new epoch begins, all that came before it is saved."""
