@@ -1,0 +1,135 @@
+"""The app as a process: gunicorn, threads, sizes, a crash between commit and publish (F1), a clean stop."""
+
+import json
+import socket
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shared.database import make_engine, make_session_factory, migrate, transaction
+from shared.errors import SettingsError
+from shared.models import Run
+from shared.settings import load
+from tests.rig.redis_server import RedisServer
+from tests.rig.web import WebMaker
+from tests.rig.web_process import REPOSITORY, WebProcess
+from webapp.app import create_app
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> str:
+    url = f"sqlite:///{tmp_path / 'portal.db'}"
+    migrate(url)
+    return url
+
+
+def ask(url: str, method: str = "GET", body: Any = None, **headers: str) -> tuple[int, Any]:
+    raw = body if isinstance(body, bytes) else None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, raw, {"Content-Type": "application/json", **headers}, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return answer.status, json.loads(answer.read() or b"null")
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read() or b"null")
+
+
+def test_an_app_opens_nothing_when_it_is_made(tmp_path: Path) -> None:
+    settings = load({"PORTAL_DATA_DIR": str(tmp_path), "REDIS_URL": "redis://127.0.0.1:1/0"})
+    app = create_app(settings, testing=True)
+    assert not (tmp_path / "portal.db").exists()
+    assert (tmp_path / "secret_key").stat().st_mode & 0o777 == 0o600
+    assert app.test_client().get("/healthz", base_url="http://localhost").status_code == 200
+
+
+def test_the_secret_key_outlives_the_process_and_two_portals_have_two(tmp_path: Path) -> None:
+    keys = []
+    for folder in ("one", "one", "two"):
+        settings = load({"PORTAL_DATA_DIR": str(tmp_path / folder), "REDIS_URL": "redis://127.0.0.1:1/0"})
+        keys.append(create_app(settings, testing=True).config["SECRET_KEY"])
+    assert keys[0] == keys[1] != keys[2]
+    assert len(keys[0]) >= 32
+
+
+def test_a_refused_upload_is_answered_while_the_client_still_sends(
+    database: str, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    """F55 over a real connection: 413 with the limit, not a reset; and the process lives on."""
+    process = WebProcess(database_url=database, redis_url=redis_server.url, data_dir=tmp_path)
+    try:
+        _, made = ask(f"{process.url}/api/chat/sessions", "POST", {})
+        path = f"{process.url}/api/chat/sessions/{made['sessionId']}/runs"
+        status, problem = ask(path, "POST", {"message": "x" * (10 << 20)})
+        assert (status, problem["code"]) == (413, "too_large")
+        assert "512 KB" in problem["detail"]
+        status, problem = ask(path, "POST", b"[" * 1_000_000)
+        assert (status, problem["code"]) == (400, "bad_json")
+        assert ask(path, "POST", {"message": "still here"})[0] == 202
+    finally:
+        process.close()
+
+
+def test_killed_between_commit_and_publish_the_resend_finds_the_run(
+    database: str, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    """F1, C2: the page hears nothing and sends again with the same key."""
+    (tmp_path / "dies_after_commit.py").write_text(
+        "import os\n"
+        "from webapp import announce\n"
+        "from webapp.actions import runs\n"
+        "runs.announce = lambda *_: os._exit(9)\n"
+        "from webapp.wsgi import app\n"
+    )
+    given = {"database_url": database, "redis_url": redis_server.url, "data_dir": tmp_path}
+    dying = WebProcess(**given, app="dies_after_commit:app", environ={"PYTHONPATH": f"{tmp_path}:{REPOSITORY}"})
+    try:
+        _, made = ask(f"{dying.url}/api/chat/sessions", "POST", {})
+        path = f"/api/chat/sessions/{made['sessionId']}/runs"
+        with pytest.raises((ConnectionError, urllib.error.URLError, json.JSONDecodeError)):
+            ask(dying.url + path, "POST", {"message": "Hello"}, **{"Idempotency-Key": "k1"})
+    finally:
+        dying.close()
+    factory = make_session_factory(make_engine(database))
+    with transaction(factory, write=False) as db:
+        [run] = db.query(Run).all()
+        assert (run.state, run.dispatched_at_db) == ("queued", None)
+    alive = WebProcess(**given)
+    try:
+        status, again = ask(alive.url + path, "POST", {"message": "Hello"}, **{"Idempotency-Key": "k1"})
+        assert (status, again["runId"]) == (200, run.id)
+    finally:
+        alive.close()
+    with transaction(factory, write=False) as db:
+        assert db.query(Run).count() == 1
+
+
+def test_a_stop_is_clean_and_quick(database: str, redis_server: RedisServer, tmp_path: Path) -> None:
+    process = WebProcess(database_url=database, redis_url=redis_server.url, data_dir=tmp_path)
+    try:
+        idle = socket.create_connection(("127.0.0.1", process.port))  # a kept-alive connection without a request
+        assert process.stop() < 12
+        idle.close()
+        lines = [json.loads(line) for line in process.log().splitlines() if line.startswith("{")]
+        assert all(line["level"] != "error" for line in lines)
+    finally:
+        process.close()
+
+
+def test_settings_that_cannot_work_are_named_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="REDIS_URL"):
+        create_app(load({"PORTAL_DATA_DIR": str(tmp_path)}), testing=True)
+    with pytest.raises(SettingsError, match=r"AUTH_DISABLED=1 is refused on 0\.0\.0\.0"):
+        load({"AUTH_DISABLED": "1", "PORTAL_HOST": "0.0.0.0"})
+
+
+def test_static_files_are_cached_and_nothing_else_is_served(make_web: WebMaker) -> None:
+    web = make_web(set_up=False)
+    browser = web.browser()
+    answer = browser.get("/static/css/base.css?v=1")
+    assert answer.status_code == 200
+    assert answer.headers["Cache-Control"] == "public, max-age=31536000, immutable"
+    assert browser.get("/static/css/base.css").headers["Cache-Control"] == "no-cache"
+    for path in ("/static/../app.py", "/static/%2e%2e/app.py", "/static/css/", "/static/..%2fapp.py"):
+        assert browser.get(path).status_code in (403, 404)
