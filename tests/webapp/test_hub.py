@@ -18,7 +18,6 @@ from tests.webapp.live_rig import wait_for
 from webapp.live.hub import Hub
 from webapp.live.live_event import LiveEvent
 
-
 KEYS = Keys("hub:")  # other tests' processes use the same Redis
 
 

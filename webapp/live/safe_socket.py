@@ -1,17 +1,19 @@
-"""The TCP connection of a WebSocket, made safe for two writers and for a peer that does not read.
+"""The TCP connection of a WebSocket, driven by one thread and safe for a peer that does not read.
 
-simple-websocket 1.1.0 writes with `send`, which may write a part, and its reader thread writes pongs and closes with no
-lock beside the handler's (STACK 3, faults 1 and 2). `SafeSock` takes the connection's place before flask-sock sees it:
-each `send` writes the whole, one at a time, and gives up on a peer that takes nothing.
+simple-websocket 1.1.0 starts a reader thread a socket, writes with `send`, which may write a part, and closes with
+input unread, by which the peer may lose the close frame (STACK 3, faults 1, 2 and 4). `SafeSock` takes the connection's
+place before flask-sock sees it, and the handler reads and feeds simple-websocket by itself: a thread less a socket, and
+one writer. Each `send` writes the whole and gives up on a peer that takes nothing.
 """
 
 import contextlib
 import select
 import socket
 import ssl
-import threading
 import time
 from typing import Any
+
+from webapp.live.wakeup import Wakeup
 
 STALL_LIMIT_S = 30.0
 """A peer that takes no byte for so long is gone."""
@@ -20,8 +22,10 @@ HURRY_S = 2.0
 LINGER_S = 2.0
 LINGER_QUIET_S = 0.3
 LINGER_BYTES = 32 << 20
+RECEIVE_BYTES = 1 << 16
 SOCKET_KEYS = ("gunicorn.socket", "werkzeug.socket")
 PING = b"\x89\x00"
+_NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 def prepare(environ: dict[str, Any]) -> "SafeSock | None":
@@ -49,23 +53,52 @@ def text_frame(payload: bytes) -> bytes:
 
 
 class SafeSock:
-    """Writes whole and one at a time; raises OSError when the peer has taken nothing for STALL_LIMIT_S."""
+    """All but `hurry` is called by the thread of the socket's handler."""
 
     def __init__(self, sock: Any) -> None:
         self.sock = sock
-        self._lock = threading.Lock()
         self._hurry_at: float | None = None
-        self._plain = not isinstance(sock, ssl.SSLSocket)
+        self._poll: select.poll | None = None
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
+    def take_over(self, wakeup: Wakeup) -> None:
+        """From now on nothing blocks but `wait`, which `wakeup` ends."""
+        self.sock.setblocking(False)
+        self._poll = select.poll()
+        self._poll.register(self.sock, select.POLLIN)
+        self._poll.register(wakeup, select.POLLIN)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for input, for the wakeup, or for the time to pass; True when there is input."""
+        assert self._poll is not None
+        if isinstance(self.sock, ssl.SSLSocket) and self.sock.pending():
+            return True
+        return any(fd == self.sock.fileno() for fd, _ in self._poll.poll(max(0.0, timeout_s) * 1000))
+
+    def recv(self, size: int = RECEIVE_BYTES) -> bytes | None:
+        """What has come; None when nothing has, b"" when the peer has closed. Raises OSError."""
+        try:
+            received: bytes = self.sock.recv(size)
+        except _NOT_NOW:
+            return None
+        return received
+
     def send(self, data: bytes) -> int:
-        """Write all of `data`. Raises OSError."""
-        with self._lock:
-            if self._plain:
-                self._write(memoryview(data))
-            else:
-                self.sock.sendall(data)
+        """Write all of `data`. Raises OSError when the peer has taken nothing for STALL_LIMIT_S."""
+        rest = memoryview(data)
+        stalled_at: float | None = None
+        while rest:
+            try:
+                rest = rest[self.sock.send(rest) :]
+                stalled_at = None
+            except _NOT_NOW:
+                now = time.monotonic()
+                stalled_at = stalled_at or now
+                if now - stalled_at > STALL_LIMIT_S or (self._hurry_at is not None and now > self._hurry_at):
+                    self.cut()
+                    raise TimeoutError("the peer does not read") from None
+                _wait_for(self.sock, select.POLLOUT, 0.5)
         return len(data)
 
     sendall = send
@@ -74,10 +107,6 @@ class SafeSock:
         """The connection is to end: a write that is under way may take HURRY_S longer, no more."""
         if self._hurry_at is None:
             self._hurry_at = time.monotonic() + HURRY_S
-
-    def recv(self, size: int) -> bytes:
-        received: bytes = self.sock.recv(size)
-        return received
 
     def fileno(self) -> int:
         number: int = self.sock.fileno()
@@ -92,28 +121,12 @@ class SafeSock:
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_WR)
             self._drain()
-        with contextlib.suppress(OSError):
-            self.sock.close()
+        self.cut()
 
     def cut(self) -> None:
-        """End the connection at once; a thread that reads or writes it wakes."""
+        """End the connection at once."""
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
-
-    def _write(self, rest: memoryview) -> None:
-        stalled_at: float | None = None
-        while rest:
-            try:
-                rest = rest[self.sock.send(rest, socket.MSG_DONTWAIT) :]
-                stalled_at = None
-            except BlockingIOError:
-                now = time.monotonic()
-                stalled_at = stalled_at or now
-                hurry_at = self._hurry_at
-                if now - stalled_at > STALL_LIMIT_S or (hurry_at is not None and now > hurry_at):
-                    self.cut()
-                    raise TimeoutError("the peer does not read") from None
-                _wait_for(self.sock, select.POLLOUT, 0.5)
 
     def _drain(self) -> None:
         deadline = time.monotonic() + LINGER_S
@@ -121,10 +134,10 @@ class SafeSock:
         while taken < LINGER_BYTES and (left := deadline - time.monotonic()) > 0:
             if not _wait_for(self.sock, select.POLLIN, min(left, LINGER_QUIET_S)):
                 return
-            received = self.sock.recv(1 << 16)
-            if not received:
+            received = self.recv()
+            if received == b"":
                 return
-            taken += len(received)
+            taken += len(received or b"")
 
 
 def _wait_for(sock: Any, what: int, timeout_s: float) -> bool:
