@@ -45,6 +45,7 @@ __all__ = [
     "answer_text",
     "close",
     "fold",
+    "fold_text",
     "from_json",
     "to_json",
 ]
@@ -74,11 +75,31 @@ def fold(transcript: Transcript, event: e.AnyEvent) -> None:
         t.fence = event.fence
     kind = TEXT_KINDS.get(type(event))
     if kind is not None:
-        _add_text(t, kind, event)  # type: ignore[arg-type]
+        piece: e.TextPiece = event.data  # type: ignore[assignment]
+        fold_text(t, kind, piece.part, piece.offset, piece.text, event.at)
         return
     handler = _HANDLERS.get(type(event))
     if handler is not None:
         handler(t, event.data, _ms(event.at))
+
+
+def fold_text(t: Transcript, kind: TextKind, number: int, offset: int, text: str, at: datetime) -> None:
+    """Apply a piece of text as `fold` does, for whoever has no event of it. Raises Gap."""
+    part = t.part(number)
+    if part is None:
+        if offset > 0:
+            raise Gap(f"part {number} begins at {offset}")
+        part = TextPart(part=number, kind=kind, started_at=_ms(at), ended_at=_ms(at))
+        t.add(part)
+    known = part.length - offset
+    if known < 0:
+        raise Gap(f"part {number} has {part.length} and goes on at {offset}")
+    if known:
+        text = text[known:]
+    if text:
+        part.pieces.append(text)
+        part.length += len(text)
+        part.ended_at = _ms(at)
 
 
 def answer_text(transcript: Transcript) -> str:
@@ -106,25 +127,6 @@ def close(transcript: Transcript, at: datetime) -> None:
 def _ms(moment: datetime) -> datetime:
     """Times are kept as they travel: to the millisecond."""
     return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
-
-
-def _add_text(t: Transcript, kind: TextKind, event: e.Delta) -> None:
-    piece = event.data
-    part = t._parts.get(piece.part)
-    if part is None:
-        if piece.offset > 0:
-            raise Gap(f"part {piece.part} begins at {piece.offset}")
-        at = _ms(event.at)
-        part = TextPart(part=piece.part, kind=kind, started_at=at, ended_at=at)
-        t.add(part)
-    known = part.length - piece.offset
-    if known < 0:
-        raise Gap(f"part {piece.part} has {part.length} and goes on at {piece.offset}")
-    text = piece.text[known:] if known else piece.text
-    if text:
-        part.pieces.append(text)
-        part.length += len(text)
-        part.ended_at = _ms(event.at)
 
 
 def _queued(t: Transcript, data: e.RunQueuedData, at: datetime) -> None:
