@@ -100,11 +100,29 @@ def factory(engine: Engine) -> sessionmaker[Session]:
     return make_session_factory(engine)
 
 
-@pytest.fixture
-def db(factory: sessionmaker[Session]) -> Iterator[Session]:
-    """One writing transaction around the test. Not beside `factory` transactions that write: on SQLite they wait."""
-    with transaction(factory) as db:
+@pytest.fixture(scope="session")
+def sqlite_for_all(tmp_path_factory: pytest.TempPathFactory, sqlite_template: Path) -> Iterator[Engine]:
+    path = tmp_path_factory.mktemp("shared") / "portal.db"
+    shutil.copyfile(sqlite_template, path)
+    engine = make_engine(f"sqlite:///{path}")
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture(scope="session")
+def postgres_for_all(postgres: PostgresRig, postgres_template: str) -> Iterator[Engine]:
+    engine = make_engine(postgres.new_database(template=postgres_template))
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def db(request: pytest.FixtureRequest) -> Iterator[Session]:
+    """One writing transaction, undone after the test. Its rows are seen by nobody else: threads need `factory`."""
+    shared: Engine = request.getfixturevalue("sqlite_for_all" if request.param == "sqlite" else "postgres_for_all")
+    with transaction(make_session_factory(shared)) as db:
         yield db
+        db.rollback()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from sqlalchemy import Select, func, literal, select, tuple_
+from sqlalchemy import delete as delete_rows
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, aliased
 
@@ -15,8 +16,8 @@ from shared.run_state import RunState
 from shared.titles import title_from
 
 __all__ = [
-    "PREVIEW_LENGTH", "UNDO_FOR", "SessionRow", "create", "delete", "get", "list_for", "rename", "set_archived",
-    "title_from", "to_purge", "undelete",
+    "PREVIEW_LENGTH", "UNDO_FOR", "SessionRow", "create", "delete", "get", "list_for", "purge", "rename",
+    "set_archived", "title_from", "to_purge", "undelete",
 ]  # fmt: skip
 
 PREVIEW_LENGTH: Final = 120
@@ -229,6 +230,11 @@ def to_purge(db: Session, *, limit: int = 100) -> list[ChatSession]:
     """Sessions whose time for an undo is over, for retention to remove."""
     wanted = select(ChatSession).where(ChatSession.deleted_at < clock.now() - UNDO_FOR).limit(limit)
     return list(db.scalars(wanted))
+
+
+def purge(db: Session, session_id: str) -> None:
+    """Remove a session and all that belongs to it, for good."""
+    db.execute(delete_rows(ChatSession).where(ChatSession.id == session_id))
 
 
 def _touched(db: Session, session: ChatSession) -> ChatSession:

@@ -5,6 +5,7 @@ one wins, and the other learns of it.
 """
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any
 
 from sqlalchemy import ColumnElement, Update, bindparam, exists, select, tuple_, update
@@ -50,6 +51,7 @@ def is_active(run: type[Run] = Run) -> ColumnElement[bool]:
     return run.state.in_(bindparam(None, _ACTIVE_IN_ORDER, expanding=True, literal_execute=True))
 
 
+@cache
 def is_next() -> tuple[ColumnElement[bool], ...]:
     """The conditions, beside `queued`, under which a run may be claimed (RELIABILITY 2.1)."""
     active_one, earlier = aliased(Run), aliased(Run)

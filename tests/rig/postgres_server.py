@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, make_url, text
 
 from tests.rig.require import missing
 
@@ -48,6 +48,13 @@ class PostgresRig:
             connection.execute(text(f'CREATE DATABASE "{name}"{copied}'))
         engine.dispose()
         return self.url(name)
+
+    def drop(self, url: str) -> None:
+        """Remove a database and whoever is connected to it: hundreds of them would fill the disk."""
+        engine = create_engine(self.url(), isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            connection.execute(text(f'DROP DATABASE IF EXISTS "{make_url(url).database}" WITH (FORCE)'))
+        engine.dispose()
 
     def close(self) -> None:
         self.server.cleanup()

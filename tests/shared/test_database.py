@@ -27,8 +27,7 @@ from shared.errors import StorageFull, Unavailable
 from shared.models import Base, ChatSession, User
 from shared.store import users
 from tests.factories import a_session, a_user
-from tests.rig.postgres_server import PostgresRig
-from tests.shared.test_store_races import at_once
+from tests.rig.at_once import at_once
 
 Factory = sessionmaker[Session]
 
@@ -156,9 +155,9 @@ def test_errors_carry_nothing_of_what_people_wrote(factory: Factory) -> None:
 # ---- faults
 
 
-def test_crossed_transactions_are_made_again(postgres: PostgresRig, postgres_template: str) -> None:
+def test_crossed_transactions_are_made_again(postgres_url: str) -> None:
     """F26: two that lock the same rows in the other order; one is refused by PostgreSQL and made again."""
-    engine = make_engine(postgres.new_database(template=postgres_template))
+    engine = make_engine(postgres_url)
     factory = make_session_factory(engine)
     with transaction(factory) as db:
         ids = [a_user(db).id, a_user(db).id]
@@ -186,8 +185,8 @@ def test_crossed_transactions_are_made_again(postgres: PostgresRig, postgres_tem
     engine.dispose()
 
 
-def test_what_crosses_every_time_is_given_up_after_three_tries(postgres: PostgresRig, postgres_template: str) -> None:
-    engine = make_engine(postgres.new_database(template=postgres_template))
+def test_what_crosses_every_time_is_given_up_after_three_tries(postgres_url: str) -> None:
+    engine = make_engine(postgres_url)
     tries = []
 
     def always_refused(db: Session) -> None:
@@ -200,16 +199,15 @@ def test_what_crosses_every_time_is_given_up_after_three_tries(postgres: Postgre
     engine.dispose()
 
 
-def test_killed_connections_cost_one_refusal_and_no_half_write(postgres: PostgresRig, postgres_template: str) -> None:
+def test_killed_connections_cost_one_refusal_and_no_half_write(postgres_url: str) -> None:
     """F24."""
-    url = postgres.new_database(template=postgres_template)
-    engine = make_engine(url)
+    engine = make_engine(postgres_url)
     factory = make_session_factory(engine)
     kill = text(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
         " WHERE datname = current_database() AND pid <> pg_backend_pid()"
     )
-    other = make_engine(url)
+    other = make_engine(postgres_url)
 
     def kill_all() -> None:
         with other.connect() as connection:
@@ -232,8 +230,8 @@ def test_killed_connections_cost_one_refusal_and_no_half_write(postgres: Postgre
         each.dispose()
 
 
-def test_a_statement_that_takes_too_long_is_ended(postgres: PostgresRig) -> None:
-    engine = make_engine(postgres.new_database(), statement_timeout_s=0.2)
+def test_a_statement_that_takes_too_long_is_ended(postgres_url: str) -> None:
+    engine = make_engine(postgres_url, statement_timeout_s=0.2)
     with pytest.raises(Unavailable), transaction(make_session_factory(engine)) as db:
         db.execute(text("SELECT pg_sleep(5)"))
     engine.dispose()

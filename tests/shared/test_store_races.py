@@ -1,10 +1,7 @@
 """Threads against one database, on both kinds: whoever comes second learns of it, and nothing is lost or doubled."""
 
-import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
 
 import pytest
 from sqlalchemy import func, select
@@ -16,25 +13,10 @@ from shared.models import ChatMessage, ChatSession, Run, User
 from shared.run_state import ACTIVE, RunState
 from shared.store import messages, pauses, runs, users
 from tests.factories import a_queued_run, a_run, a_session
+from tests.rig.at_once import at_once
 
 S = RunState
-T = TypeVar("T")
 Factory = sessionmaker[Session]
-
-
-def at_once(*works: Callable[[], T]) -> list[T | Exception]:
-    """All in threads of their own, let off together; gives what each returned or raised."""
-    start = threading.Barrier(len(works))
-
-    def run(work: Callable[[], T]) -> T | Exception:
-        start.wait(timeout=20)
-        try:
-            return work()
-        except Exception as error:  # noqa: BLE001 (the test looks at it)
-            return error
-
-    with ThreadPoolExecutor(len(works)) as pool:
-        return list(pool.map(run, works))
 
 
 def submit(factory: Factory, session_id: str, text: str, queue_id: str, limit: int = 100) -> runs.Enqueued:

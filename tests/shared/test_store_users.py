@@ -10,7 +10,7 @@ from shared.database import transaction
 from shared.errors import Conflict, NotFound
 from shared.store import users
 from tests.factories import a_user
-from tests.shared.test_store_races import at_once
+from tests.rig.at_once import at_once
 
 
 def test_a_login_is_one_persons_whatever_its_case(db: Session) -> None:
