@@ -19,7 +19,7 @@ ANSWER_STATUS = {
 
 
 def a_user(db: Session, *, login: str | None = None, role: str = "member", **columns: Any) -> User:
-    login = login or f"user-{ids.new_id()[:8]}"
+    login = login or f"user{ids.new_id()}"
     user = users.create_user(db, login=login, name=login.title(), role=role, password_hash=None)
     for name, value in columns.items():
         setattr(user, name, value)

@@ -10,7 +10,7 @@ import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import Engine, select, text
+from sqlalchemy import Engine, select, text, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -164,24 +164,26 @@ def test_crossed_transactions_are_made_again(postgres_url: str) -> None:
     both_hold_one = threading.Barrier(2)
     tries: list[int] = []
 
+    def mark(db: Session, user_id: str, number: int) -> None:
+        db.execute(update(User).where(User.id == user_id).values(name=User.name + f"-{number}"))
+
     def rename(first: str, second: str, number: int) -> None:
         def work(db: Session) -> None:
             tries.append(number)
-            users.get(db, first).name += f"-{number}"
-            db.flush()
+            mark(db, first, number)
             if tries.count(number) == 1:
                 both_hold_one.wait(timeout=20)
-            users.get(db, second).name += f"-{number}"
+            mark(db, second, number)
 
         in_transaction(factory, work)
 
     answers = at_once(lambda: rename(ids[0], ids[1], 1), lambda: rename(ids[1], ids[0], 2))
     assert answers == [None, None]
-    assert len(tries) == 3
+    assert len(tries) > 2, "one of them was refused"
     with transaction(factory, write=False) as db:
         for user_id in ids:
             name = users.get(db, user_id).name
-            assert ("-1" in name, "-2" in name) == (True, True), "nothing was lost or doubled"
+            assert (name.count("-1"), name.count("-2")) == (1, 1), "nothing was lost or doubled"
     engine.dispose()
 
 
