@@ -120,6 +120,11 @@ class Desk:
         found = [event_of(entry, session_id) for entry in entries or []]
         return [event for event in found if event is not None and event.run_id == run_id]
 
+    def event_of(self, entry: Any, session_id: str) -> AnyEvent:
+        found = event_of(entry, session_id)
+        assert found is not None
+        return found
+
     def names(self, run_id: str) -> list[str]:
         """Names of the run's events, neighbours that are equal counted once."""
         names = [event.event for event in self.events(run_id)]
@@ -172,16 +177,16 @@ def desk(
     database_url: str, redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Desk]:
     """A worker's desk on each kind of database, with waits of seconds instead of minutes."""
-    yield from _a_desk(database_url, redis_server.url, tmp_path, monkeypatch)
+    yield from a_desk(database_url, redis_server.url, tmp_path, monkeypatch)
 
 
 @pytest.fixture
 def sqlite_desk(redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
     """The same where the kind of database makes no difference."""
-    yield from _a_desk(f"sqlite:///{tmp_path / 'portal.db'}", redis_server.url, tmp_path, monkeypatch)
+    yield from a_desk(f"sqlite:///{tmp_path / 'portal.db'}", redis_server.url, tmp_path, monkeypatch)
 
 
-def _a_desk(url: str, redis_url: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+def a_desk(url: str, redis_url: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
     migrate(url)
     environ = {"DATABASE_URL": url, "REDIS_URL": redis_url, EFFECTS: str(folder / "effects.log"), **FAST}
     monkeypatch.setenv(EFFECTS, environ[EFFECTS])
