@@ -50,11 +50,14 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def wait_until(condition: Callable[[], Any], timeout_s: float = 15.0, what: str = "the condition") -> Any:
-    """The first true value of `condition()`; fails the test after `timeout_s`."""
+def wait_until(
+    condition: Callable[[], Any], timeout_s: float = 15.0, what: str | Callable[[], str] = "the condition"
+) -> Any:
+    """The first true value of `condition()`; fails the test after `timeout_s`, saying `what` it waited for."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
-        assert time.monotonic() < deadline, f"{what} did not come true in {timeout_s:g} s"
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not in {timeout_s:g} s: {what if isinstance(what, str) else what()}")
         time.sleep(0.05)
     return value
 
@@ -120,7 +123,7 @@ class Portal:
                 assert len(self.said(event)) >= count, f"it ended without {event}:\n{self.output()}"
             return found[count - 1] if len(found) >= count else None
 
-        found: dict[str, Any] = wait_until(heard, timeout_s, f"{event} in\n{self.output()}")
+        found: dict[str, Any] = wait_until(heard, timeout_s, lambda: f"{event}, in\n{self.output()}")
         return found
 
     def wait_ready(self) -> None:

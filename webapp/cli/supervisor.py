@@ -33,6 +33,7 @@ CELERY_ROOT_WARNING = "ignore:You're running the worker with superuser privilege
 START_TIMEOUT_S = 60.0
 PREPARE_TIMEOUT_S = 600.0  # a migration of a large database
 FIRST_PAGE_AGAIN_S = 0.2
+FIRST_PAGE_PATIENCE_S = 15.0
 COUNT_EVERY_S = 3.0
 WORKER_EXTRA_S = 15.0  # after its grace a worker still closes its runs as interrupted
 WEB_GRACE_S = 12.0  # gunicorn's own graceful_timeout is 10
@@ -211,18 +212,23 @@ class Supervisor:
     # -- what it says
 
     async def _first_page(self) -> None:
-        """Until the web process answers. The connection waits in the listening socket, so nothing is polled."""
-        host, port = address_of(self._listener)
+        """Until the web process answers. The connection waits in the listening socket, so it is not polled for."""
         while True:
             try:
-                reader, writer = await asyncio.open_connection(host, port)
-                writer.write(f"GET /healthz HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\n\r\n".encode())
-                if b" 200 " in await reader.readline():
+                if await asyncio.wait_for(self._is_healthy(), FIRST_PAGE_PATIENCE_S):
                     return
-                writer.close()
-            except OSError:
+            except (OSError, TimeoutError):
                 pass  # the web process died with the request; it is being started again
             await asyncio.sleep(FIRST_PAGE_AGAIN_S)
+
+    async def _is_healthy(self) -> bool:
+        host, port = address_of(self._listener)
+        reader, writer = await asyncio.open_connection(host, port)
+        try:
+            writer.write(f"GET /healthz HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\n\r\n".encode())
+            return b" 200 " in await reader.readline()
+        finally:
+            writer.close()
 
     def _say_where(self) -> None:
         settings, took_s = self._settings, round(time.monotonic() - self._began, 1)
