@@ -88,7 +88,7 @@ class Settings(BaseSettings):
     worker_concurrency: int = Field(default=50, ge=1, le=500, validation_alias="PORTAL_WORKER_CONCURRENCY")
     max_sockets: int = Field(default=1_000, ge=1, validation_alias="PORTAL_MAX_SOCKETS")
     max_sockets_per_user: int = Field(default=30, ge=0, validation_alias="PORTAL_MAX_SOCKETS_PER_USER")
-    submits_per_minute: int = Field(default=600, ge=0, validation_alias="PORTAL_SUBMITS_PER_MINUTE")  # a user; 0: any
+    submits_per_minute: int = Field(default=3_000, ge=0, validation_alias="PORTAL_SUBMITS_PER_MINUTE")  # a user; 0: any
     keep_run_logs_days: int = Field(default=90, ge=1, validation_alias="PORTAL_KEEP_RUN_LOGS_DAYS")
 
     @field_validator("data_dir", "hermes_home", "hermes_agent_root")

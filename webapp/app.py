@@ -25,6 +25,7 @@ from webapp.dispatch import make_celery
 from webapp.live import socket, sse
 from webapp.live.hub import Hub
 from webapp.pages import account, chat, operations
+from webapp.relay_breaker import RelayBreaker
 from webapp.throttle import Throttle
 
 STATIC_FOLDER = Path(__file__).with_name("static")
@@ -61,6 +62,7 @@ def make_context(settings: Settings) -> WebContext:
     """The long-lived parts. Raises SettingsError without a Redis."""
     engine: Engine = make_engine(settings)
     client = connect(settings)
+    breaker = RelayBreaker()
     keys = Keys(settings.redis_prefix)
     return WebContext(
         settings=settings,
@@ -71,7 +73,8 @@ def make_context(settings: Settings) -> WebContext:
         log=EventLog(client, keys, max_events=settings.log_max_events, ttl_s=settings.log_ttl_s),
         hub=Hub(settings, client=client, keys=keys),
         celery=make_celery(settings),
-        throttle=Throttle(client, settings.redis_prefix),
+        throttle=Throttle(client, settings.redis_prefix, breaker),
+        breaker=breaker,
     )
 
 

@@ -33,7 +33,7 @@ class Principal:
     kind: Literal["cookie", "token", "local"]
     scopes: frozenset[str] = frozenset(SCOPES)
     sign_in_hash: str | None = None
-    grants: frozenset[str] = frozenset()  # ids of others' sessions that may be read for a while (S16)
+    grants: tuple[tuple[str, float], ...] = ()  # others' sessions that may be read, each until a Unix time (S16)
     confirmed_at: datetime | None = field(default=None, compare=False)  # when the password was last given
     address: str | None = field(default=None, compare=False)
 
@@ -44,6 +44,10 @@ class Principal:
     @property
     def may_write(self) -> bool:
         return WRITE in self.scopes
+
+    def has_grant(self, session_id: str) -> bool:
+        """Whether the audited switch for this session is on now; a socket outlives the moment it was opened in."""
+        return any(id == session_id and until > clock.now().timestamp() for id, until in self.grants)
 
     @property
     def is_fresh(self) -> bool:
@@ -114,7 +118,7 @@ def _by_cookie() -> Principal | None:
         user.role,
         "cookie",
         sign_in_hash=row.id_hash,
-        grants=frozenset(id for id, until in (row.grants or {}).items() if until > now.timestamp()),
+        grants=tuple(sorted((row.grants or {}).items())),
         confirmed_at=row.confirmed_at,
         address=request.remote_addr,
     )

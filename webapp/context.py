@@ -14,6 +14,7 @@ from shared.relay.connection import Client
 from shared.relay.event_log import EventLog
 from shared.relay.keys import Keys
 from shared.settings import Settings
+from webapp.relay_breaker import RelayBreaker
 from webapp.throttle import Throttle
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class WebContext:
     hub: "Hub"
     celery: Celery  # sends tasks by name; it knows none
     throttle: Throttle
+    breaker: RelayBreaker
 
 
 def web() -> WebContext:

@@ -3,9 +3,11 @@
 The message is a hint. The database is the truth, and what could not be sent the janitor sends later (RELIABILITY 2.2).
 """
 
+import time
+
 from celery import Celery
 from celery.exceptions import CeleryError
-from kombu.exceptions import KombuError
+from kombu.exceptions import KombuError, OperationalError
 from redis.exceptions import RedisError
 
 from shared import logs, task_names
@@ -58,7 +60,10 @@ def send_turn(web: WebContext, run: Run, *, warm_worker: str | None = None) -> b
 
     Never raises: False when it could not be sent.
     """
+    begun = time.monotonic()
     try:
+        if web.breaker.is_open:
+            raise OperationalError("Redis is given a rest.")
         web.celery.send_task(
             task_names.RUN_TURN,
             args=[run.id],
@@ -71,6 +76,7 @@ def send_turn(web: WebContext, run: Run, *, warm_worker: str | None = None) -> b
         with transaction(web.factory) as db:
             runs.mark_dispatched(db, run.id)
     except (CeleryError, KombuError, RedisError, OSError, Unavailable) as error:
+        web.breaker.failed(begun)
         log.warning("run.not_dispatched", run_id=run.id, session_id=run.session_id, error=type(error).__name__)
         return False
     return True

@@ -15,8 +15,16 @@ from webapp.render import render
 
 log = logs.get("webapp.errors")
 
+
+class NotJson(errors.InvalidCommand):
+    """The API takes JSON and says so."""
+
+    code = "not_json"
+
+
 STATUS: dict[type[errors.PlatformError], int] = {
     errors.TooLarge: 413,
+    NotJson: 415,
     errors.InvalidCommand: 400,
     errors.NotAuthenticated: 401,
     errors.Forbidden: 403,
@@ -159,7 +167,8 @@ def _as_page(problem: Problem) -> Response:
 
 def _to_sign_in() -> Response:
     """To the sign-in page, and afterwards back to where the person wanted to go."""
-    target = url_for("account.sign_in", next=request.full_path.rstrip("?") if request.method == "GET" else None)
+    wanted = request.script_root + request.full_path.rstrip("?") if request.method == "GET" else None
+    target = url_for("account.sign_in", next=wanted)
     if request.headers.get("HX-Request") == "true":
         return Response("", 401, headers={"HX-Redirect": target})
     return redirect(target, 303)  # type: ignore[return-value]
@@ -170,8 +179,8 @@ def _drain() -> None:
     if g.get("drained") or request.environ.get("wsgi.input") is None:
         return
     g.drained = True
-    left = min(request.content_length or 0, DRAIN_LIMIT_BYTES)
-    stream = request.environ["wsgi.input"]
+    left = DRAIN_LIMIT_BYTES
+    stream = request.environ["wsgi.input"]  # ends with the body, chunked or not
     while left > 0:
         piece = stream.read(min(left, 1 << 16))
         if not piece:

@@ -29,7 +29,7 @@ def may(principal: Principal, verb: Verb, session: ChatSession) -> bool:
         return False
     if session.owner_id == principal.user_id:
         return verb in READING or principal.role != VIEWER
-    return verb == "read" and session.id in principal.grants and principal.role == ADMINISTRATOR
+    return verb == "read" and principal.has_grant(session.id) and principal.role == ADMINISTRATOR
 
 
 def may_create(principal: Principal) -> bool:

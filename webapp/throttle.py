@@ -16,6 +16,7 @@ import redis
 
 from shared import errors, logs
 from shared.relay.connection import Client
+from webapp.relay_breaker import RelayBreaker
 
 log = logs.get("webapp.throttle")
 
@@ -43,6 +44,14 @@ for i, key in ipairs(KEYS) do
 end
 return 0
 """
+_SUCCEEDED = """
+redis.call('DEL', KEYS[1])
+for i = 2, #KEYS do
+  redis.call('HINCRBY', KEYS[i], 'count', -1)
+  redis.call('EXPIRE', KEYS[i], ARGV[1])
+end
+return 0
+"""
 _TAKE = """
 local used = redis.call('INCR', KEYS[1])
 if used == 1 then redis.call('EXPIRE', KEYS[1], ARGV[1]) end
@@ -59,8 +68,9 @@ class _Seen:
 class Throttle:
     """One of a web process. `prefix` is that of all Redis keys of the portal."""
 
-    def __init__(self, client: Client, prefix: str) -> None:
+    def __init__(self, client: Client, prefix: str, breaker: RelayBreaker) -> None:
         self._client = client
+        self._breaker = breaker
         self._prefix = f"{prefix}throttle:"
         self._lock = threading.Lock()
         self._memory: OrderedDict[str, _Seen] = OrderedDict()
@@ -73,26 +83,15 @@ class Throttle:
         """
         keys = [self._key(kind, key) for key, _ in parts]
         free = [allowed for _, allowed in parts]
-        try:
-            wait_s = int(self._client.eval(_GUESS, len(keys), *keys, *free, FORGET_S, MAX_PAUSE_S))
-        except (redis.RedisError, OSError) as error:
-            log.warning("throttle.in_memory", error=type(error).__name__)
-            wait_s = self._guess_in_memory(keys, free)
+        answer = self._ask(_GUESS, keys, [*free, FORGET_S, MAX_PAUSE_S])
+        wait_s = self._guess_in_memory(keys, free) if answer is None else answer
         if wait_s > 0:
             raise errors.TooManyRequests(f"Too many tries. Wait {_in_words(wait_s)}.", retry_after_s=wait_s)
 
     def succeeded(self, kind: str, forget: str, *undo: str) -> None:
         """A counted try was right: forget the failures of one key, take one from each of the others."""
         keys = [self._key(kind, key) for key in undo]
-        try:
-            with self._client.pipeline(transaction=False) as pipe:
-                pipe.delete(self._key(kind, forget))
-                for key in keys:
-                    pipe.hincrby(key, "count", -1)
-                    pipe.expire(key, FORGET_S)
-                pipe.execute()
-        except (redis.RedisError, OSError) as error:
-            log.warning("throttle.in_memory", error=type(error).__name__)
+        self._ask(_SUCCEEDED, [self._key(kind, forget), *keys], [FORGET_S])
         with self._lock:
             self._memory.pop(self._key(kind, forget), None)
             for key in keys:
@@ -105,10 +104,8 @@ class Throttle:
             return
         window = int(time.time()) // per_s
         name = self._key(kind, f"{key}:{window}")
-        try:
-            used = int(self._client.eval(_TAKE, 1, name, per_s + 1))
-        except (redis.RedisError, OSError) as error:
-            log.warning("throttle.in_memory", error=type(error).__name__)
+        used = self._ask(_TAKE, [name], [per_s + 1])
+        if used is None:
             with self._lock:
                 seen = self._remember(name)
                 seen.count += 1
@@ -116,6 +113,18 @@ class Throttle:
         if used > limit:
             wait_s = max(1, math.ceil((window + 1) * per_s - time.time()))
             raise errors.TooManyRequests("Too many requests. Try again in a moment.", retry_after_s=wait_s)
+
+    def _ask(self, script: str, keys: list[str], arguments: list[int]) -> int | None:
+        """The answer of a script; None while Redis is away, when each process counts for itself."""
+        if self._breaker.is_open:
+            return None
+        begun = time.monotonic()
+        try:
+            return int(self._client.eval(script, len(keys), *keys, *arguments))
+        except (redis.RedisError, OSError) as error:
+            self._breaker.failed(begun)
+            log.warning("throttle.in_memory", error=type(error).__name__)
+            return None
 
     def _guess_in_memory(self, keys: list[str], free: list[int]) -> int:
         now = time.monotonic()

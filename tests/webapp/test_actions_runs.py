@@ -1,5 +1,7 @@
 """Turns: submitted once, told in order, stopped, withdrawn, held, tried again (RELIABILITY 2, F1 to F3, F36, F38)."""
 
+import sqlite3
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -500,3 +502,41 @@ def test_a_turn_that_was_sent_is_not_sent_again_by_each_one_behind_it(mine: Mine
         mine.submit(f"more {n}")
     assert task_ids(mine.web) == [first.run_id]
     assert mine.run(first.run_id).dispatches == 1
+
+
+def test_a_frozen_redis_slows_one_request_and_not_all(make_web: WebMaker) -> None:
+    """F19: what can go on without Redis does."""
+    server = RedisServer()
+    mine = Mine(make_web(redis_url=server.url))
+    try:
+        mine.submit("before")
+        server.pause()
+        first = mine.submit("the one that finds out")
+        begun = time.monotonic()
+        later = [mine.submit("more"), mine.submit("and more")]
+        actions.abort(mine.web.context, mine.me, mine.id, first.run_id)
+        assert time.monotonic() - begun < 2
+        assert all(done.created for done in later)
+    finally:
+        server.close()
+
+
+def test_once_it_is_committed_a_turn_is_accepted_whatever_comes_then(
+    mine: Mine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database goes away between the commit and the look at the queue: the client must not send it again."""
+    mine.put(RunState.RUNNING)
+    append = EventLog.append
+
+    def lock_meanwhile(log: EventLog, *given: Any, **more: Any) -> Any:
+        mine.web.context.engine.dispose()
+        mine.web.context.engine.pool._creator = _unreachable  # type: ignore[attr-defined]
+        return append(log, *given, **more)
+
+    monkeypatch.setattr(EventLog, "append", lock_meanwhile)
+    assert mine.submit("Hello").created
+    assert "head.not_woken" in caplog.text
+
+
+def _unreachable(*_: Any) -> Any:
+    raise sqlite3.OperationalError("unable to open database file")

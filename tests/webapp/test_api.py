@@ -76,6 +76,7 @@ def test_a_session_is_changed_field_by_field(program: Program) -> None:
     assert (changed["title"], changed["modelId"]) == ("New", None)
     for body in ({"status": "GONE"}, {"titel": "x"}, {"onFailure": "explode"}, {"title": "x" * 2_000}):
         assert program.send("PATCH", path, body).status_code == 400
+    assert program.send("PATCH", path, {"title": "Half", "modelId": "../x"}).status_code == 400
     assert program.get(path).json["session"]["title"] == "New"
 
 

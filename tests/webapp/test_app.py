@@ -1,5 +1,6 @@
 """The app as a process: gunicorn, threads, sizes, a crash between commit and publish (F1), a clean stop."""
 
+import http.client
 import json
 import socket
 import urllib.error
@@ -64,11 +65,22 @@ def test_a_refused_upload_is_answered_while_the_client_still_sends(
         status, problem = ask(path, "POST", {"message": "x" * (10 << 20)})
         assert (status, problem["code"]) == (413, "too_large")
         assert "512 KB" in problem["detail"]
+        assert _send_in_chunks(process.port, path.removeprefix(process.url), chunk=b"x" * 65_536, count=160) == 413
         status, problem = ask(path, "POST", b"[" * 1_000_000)
         assert (status, problem["code"]) == (400, "bad_json")
         assert ask(path, "POST", {"message": "still here"})[0] == 202
     finally:
         process.close()
+
+
+def _send_in_chunks(port: int, path: str, *, chunk: bytes, count: int) -> int:
+    """A body without Content-Length; gives the status of the answer."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    headers = {"Content-Type": "application/json"}
+    connection.request("POST", path, iter([chunk] * count), headers, encode_chunked=True)
+    status = connection.getresponse().status
+    connection.close()
+    return status
 
 
 def test_killed_between_commit_and_publish_the_resend_finds_the_run(

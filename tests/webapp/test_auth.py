@@ -193,8 +193,11 @@ def test_below_a_path_prefix_the_cookie_still_says_path_root(make_web: WebMaker)
     web = make_web(PORTAL_PUBLIC_URL="https://portal.example/team", PORTAL_TRUSTED_PROXIES="1")
     headers = {"X-Forwarded-Proto": "https", "X-Forwarded-Host": "portal.example", "X-Forwarded-Prefix": "/team"}
     browser = web.browser(address="http://127.0.0.1:8080")
-    page = browser.get("/login", headers=headers)
+    away = browser.get("/settings", headers=headers)
+    assert away.headers["Location"] == "/team/login?next=/team/settings"
+    page = browser.get("/login?next=/team/settings", headers=headers)
     assert 'action="/team/login"' in page.get_data(as_text=True)
+    assert 'value="/team/settings"' in page.get_data(as_text=True)
     cookies = page.headers.getlist("Set-Cookie")
     assert cookies
     assert all("Path=/;" in value + ";" and "Secure" in value and value.startswith("__Host-") for value in cookies)

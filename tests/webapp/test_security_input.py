@@ -107,12 +107,12 @@ def test_a_bad_turn_is_refused_with_a_code_and_leaves_nothing(
     program = web.program(web.admin)
     session_id = program.new_session()
     answer = program.send("POST", f"/api/chat/sessions/{session_id}/runs", data=body, content_type=content_type)
-    assert answer.status_code == 400
-    assert answer.content_type == "application/problem+json"
     problem = answer.json
     assert problem["code"] == code
-    assert problem["status"] == 400
-    assert problem["title"] == "Bad Request"
+    expected = (415, "Unsupported Media Type") if code == "not_json" else (400, "Bad Request")
+    assert (answer.status_code, problem["title"]) == expected
+    assert problem["status"] == answer.status_code
+    assert answer.content_type == "application/problem+json"
     assert problem["detail"]
     with transaction(web.factory, write=False) as db:
         assert db.query(Run).count() == db.query(ChatMessage).count() == 0

@@ -1,7 +1,6 @@
 """What a person or program can do with sessions: open, rename, archive, delete and undo, choose what answers."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from sqlalchemy.orm import Session
@@ -13,6 +12,7 @@ from shared.protocol.events import SessionUpdated, SessionUpdatedData
 from shared.store import audit, chat_sessions, runs, users
 from webapp import rights
 from webapp.actions import names
+from webapp.actions.queue_events import Queue, queue_of
 from webapp.actions.runs import tell_stopped, wake_head
 from webapp.announce import announce
 from webapp.auth import Principal
@@ -21,6 +21,7 @@ from webapp.context import WebContext
 DEFAULT_SOURCE = "api_server"
 GRANT_LIFE = timedelta(minutes=15)
 ON_FAILURE = ("hold", "continue", "cancel")
+CHOICES = ("model", "skill_folder", "profile", "on_failure")
 
 
 @dataclass(frozen=True)
@@ -61,21 +62,57 @@ def create(
     return _changed(in_transaction(web.factory, work))
 
 
+@dataclass(frozen=True)
+class Change:
+    """What to change of a session; None leaves a field as it is, an empty string takes a choice away."""
+
+    title: str | None = None
+    archived: bool | None = None
+    model: str | None = None
+    skill_folder: str | None = None
+    profile: str | None = None
+    on_failure: str | None = None
+
+
+def change(web: WebContext, principal: Principal, session_id: str, wanted: Change) -> Changed:
+    """All of `wanted` or, when one part of it is refused, nothing. Raises NotFound, Forbidden, InvalidCommand."""
+    asked = _checked(wanted)
+
+    def work(db: Session) -> ChatSession:
+        for verb in _verbs(asked):
+            rights.require(db, principal, verb, session_id)
+        session = rights.require(db, principal, "read", session_id)
+        if asked.title is not None:
+            chat_sessions.rename(db, session_id, asked.title)
+        if asked.archived is not None:
+            chat_sessions.set_archived(db, session_id, asked.archived)
+        for name in CHOICES:
+            if (value := getattr(asked, name)) is not None:
+                setattr(session, name, value or None)
+        session.updated_at = clock.now()
+        db.flush()
+        return session
+
+    session = in_transaction(web.factory, work)
+    told = SessionUpdatedData(
+        title=asked.title,
+        archived=asked.archived,
+        model=asked.model,
+        skill_folder=asked.skill_folder,
+        on_failure=asked.on_failure,
+    )
+    announce(web, session_id, SessionUpdated(session_id=session_id, data=told))
+    return _changed(session)
+
+
 def rename(web: WebContext, principal: Principal, session_id: str, title: str) -> Changed:
     """Give a title, which is never overwritten then; an empty one is made from the next message again."""
-    line = names.title(title)
-    session = _change(web, principal, "rename", session_id, lambda db: chat_sessions.rename(db, session_id, line))
-    announce(web, session_id, SessionUpdated(session_id=session_id, data=SessionUpdatedData(title=line)))
-    return _changed(session)
+    return change(web, principal, session_id, Change(title=title))
 
 
 def archive(web: WebContext, principal: Principal, session_id: str, archived: bool = True) -> Changed:
     """Put a session away, or bring it back. What runs in it goes on."""
-    session = _change(
-        web, principal, "rename", session_id, lambda db: chat_sessions.set_archived(db, session_id, archived)
-    )
-    announce(web, session_id, SessionUpdated(session_id=session_id, data=SessionUpdatedData(archived=archived)))
-    return _changed(session)
+    return change(web, principal, session_id, Change(archived=archived))
 
 
 def set_options(
@@ -88,50 +125,45 @@ def set_options(
     profile: str | None = None,
     on_failure: str | None = None,
 ) -> Changed:
-    """Choose what answers the next turns: an empty string means none, None leaves it as it is."""
-    if on_failure is not None and on_failure not in ON_FAILURE:
+    """Choose what answers the next turns."""
+    wanted = Change(model=model, skill_folder=skill_folder, profile=profile, on_failure=on_failure)
+    return change(web, principal, session_id, wanted)
+
+
+def _checked(wanted: Change) -> Change:
+    if wanted.on_failure is not None and wanted.on_failure not in ON_FAILURE:
         raise errors.InvalidCommand(f"on_failure is one of {', '.join(ON_FAILURE)}.")
-    options: dict[str, str | None] = {}
-    if model is not None:
-        options["model"] = names.model(model)
-    if skill_folder is not None:
-        options["skill_folder"] = names.name(skill_folder, "skill")
-    if profile is not None:
-        options["profile"] = names.name(profile, "profile")
-    if on_failure is not None:
-        options["on_failure"] = on_failure
-
-    def work(db: Session) -> ChatSession:
-        session = chat_sessions.get(db, session_id)
-        for name, value in options.items():
-            setattr(session, name, value)
-        session.updated_at = clock.now()
-        db.flush()
-        return session
-
-    session = _change(web, principal, "configure", session_id, work)
-    told = SessionUpdatedData(
-        model=None if model is None else options["model"] or "",
-        skill_folder=None if skill_folder is None else options["skill_folder"] or "",
-        on_failure=on_failure,
+    return replace(
+        wanted,
+        title=None if wanted.title is None else names.title(wanted.title),
+        model=None if wanted.model is None else names.model(wanted.model) or "",
+        skill_folder=None if wanted.skill_folder is None else names.name(wanted.skill_folder, "skill") or "",
+        profile=None if wanted.profile is None else names.name(wanted.profile, "profile") or "",
     )
-    announce(web, session_id, SessionUpdated(session_id=session_id, data=told))
-    return _changed(session)
+
+
+def _verbs(asked: Change) -> list[rights.Verb]:
+    wanted: list[rights.Verb] = []
+    if asked.title is not None or asked.archived is not None:
+        wanted.append("rename")
+    if any(getattr(asked, name) is not None for name in CHOICES):
+        wanted.append("configure")
+    return wanted or ["rename"]
 
 
 def delete(web: WebContext, principal: Principal, session_id: str) -> Changed:
     """Stop all that runs or waits in a session, and hide it; it can be brought back for 7 days (F54)."""
 
-    def work(db: Session) -> tuple[ChatSession, list[Run]]:
+    def work(db: Session) -> tuple[ChatSession, list[Run], Queue]:
         rights.require(db, principal, "delete", session_id)
         stopped = runs.stop_all(db, session_id, by_name=principal.name)
         session = chat_sessions.delete(db, session_id)
         user = users.get(db, principal.user_id)
         audit.record(db, "session_deleted", user=user, address=principal.address, session_id=session_id)
-        return session, stopped
+        return session, stopped, queue_of(db, session_id)
 
-    session, stopped = in_transaction(web.factory, work)
-    tell_stopped(web, session_id, stopped, principal.name)
+    session, stopped, queue = in_transaction(web.factory, work)
+    tell_stopped(web, queue, stopped, principal.name)
     announce(web, session_id, SessionUpdated(session_id=session_id, data=SessionUpdatedData(deleted=True)))
     return _changed(session)
 
@@ -177,20 +209,6 @@ def open_as_administrator(web: WebContext, principal: Principal, session_id: str
         return session
 
     return _changed(in_transaction(web.factory, work))
-
-
-def _change(
-    web: WebContext,
-    principal: Principal,
-    verb: rights.Verb,
-    session_id: str,
-    change: Callable[[Session], ChatSession],
-) -> ChatSession:
-    def work(db: Session) -> ChatSession:
-        rights.require(db, principal, verb, session_id)
-        return change(db)
-
-    return in_transaction(web.factory, work)
 
 
 def _changed(session: ChatSession) -> Changed:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from shared import errors, logs
+from shared import errors
 from shared.database import in_transaction
 from shared.models import Pause, Run
 from shared.protocol import commands
@@ -15,17 +15,13 @@ from shared.protocol.events import (
     ClarifyResolvedData,
     Event,
 )
-from shared.relay import mailbox
-from shared.relay.connection import RelayDown
 from shared.relay.mailbox import Note
 from shared.store import audit, pauses, runs, users
 from shared.text import storable
 from webapp import rights
-from webapp.announce import announce
+from webapp.announce import announce, nudge
 from webapp.auth import Principal
 from webapp.context import WebContext
-
-log = logs.get("webapp.actions.pauses")
 
 APPROVAL, CLARIFICATION = "approval", "clarification"
 
@@ -98,12 +94,7 @@ def _find(db: Session, principal: Principal, session_id: str, pause_id: str, kin
 
 def _tell(web: WebContext, pause: Pause, run: Run) -> Answered:
     announce(web, run.session_id, _resolved(pause))
-    if run.worker_id is not None:
-        note = Note(run_id=run.id, kind="answer", fence=pause.fence, pause_id=pause.id)
-        try:
-            mailbox.post(web.redis, web.keys, run.worker_id, note)
-        except RelayDown as error:  # the worker looks in the database every few seconds
-            log.warning("note.not_posted", run_id=run.id, kind=note.kind, code=error.code)
+    nudge(web, run.worker_id, Note(run_id=run.id, kind="answer", fence=pause.fence, pause_id=pause.id))
     return Answered(pause.id, run.id, pause.choice, pause.answer, pause.by_name)
 
 

@@ -4,6 +4,7 @@ Each checks the rights, commits, then tells the log, then wakes a worker: in tha
 that is not there yet.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from sqlalchemy.orm import Session
@@ -16,34 +17,27 @@ from shared.protocol.events import (
     AbortData,
     AbortStarted,
     Event,
-    QueueItem,
-    QueueUpdated,
-    QueueUpdatedData,
-    RunCancelled,
-    RunCancelledData,
-    RunDequeued,
-    RunDequeuedData,
     RunQueued,
     RunQueuedData,
     SessionUpdated,
     SessionUpdatedData,
 )
-from shared.relay import mailbox
-from shared.relay.connection import RelayDown
 from shared.relay.mailbox import Note
 from shared.run_state import FINAL, RunState
 from shared.store import audit, chat_sessions, runs, users
 from webapp import rights
 from webapp.actions import names
 from webapp.actions.input import checked
-from webapp.announce import announce
+from webapp.actions.queue_events import Queue, QueueChanged, cancelled_events, queue_of
+from webapp.announce import announce, nudge
 from webapp.auth import Principal
 from webapp.context import WebContext
 from webapp.dispatch import send_turn
+from webapp.throttle import network_of
 
 log = logs.get("webapp.actions.runs")
 
-SHOWN_INPUT = 2_000
+USERS_AT_ONE_ADDRESS = 5  # who submit as fast as one user may, behind one network address
 
 
 @dataclass(frozen=True)
@@ -68,15 +62,6 @@ class Aborted:
     state: str
 
 
-@dataclass(frozen=True)
-class QueueChanged:
-    """How many turns wait now, and why they are held."""
-
-    queue_id: str | None
-    queue_length: int
-    held: str | None
-
-
 # ---- submitting
 
 
@@ -86,7 +71,9 @@ def submit(web: WebContext, principal: Principal, cmd: commands.Run) -> Submitte
     Raises NotFound, Forbidden, InvalidCommand, TooLarge, Conflict (`queue_id_reused`, `session_archived`), QueueFull,
     TooManyRequests, Unavailable.
     """
-    web.throttle.take("submit", principal.user_id, limit=web.settings.submits_per_minute)
+    limit = web.settings.submits_per_minute
+    web.throttle.take("submit", principal.user_id, limit=limit)
+    web.throttle.take("submit-from", network_of(principal.address), limit=USERS_AT_ONE_ADDRESS * limit)
     turn = checked(cmd.input, max_kb=web.settings.max_message_kb)
     if cmd.attachments:
         raise errors.InvalidCommand("Attachments are not known here.", code="unknown_attachment")
@@ -150,7 +137,7 @@ def _retry_of(db: Session, run: Run, number: int) -> Run | None:
 class _Accepted:
     enqueued: runs.Enqueued
     title: str | None  # given by this message
-    queue: list[Run] | None  # its new order, when this turn went first
+    queue: Queue | None  # its new order, when this turn went first
     warm_worker: str | None
 
 
@@ -182,14 +169,13 @@ def _enqueue(
             retry_of=retry_of,
             **turn,  # type: ignore[arg-type]
         )
-        queue: list[Run] = []
         first = done.created and goes_first
         if first:
             runs.move_queued(db, session_id, queue_id, 1)
             runs.release_queue(db, session_id)
             done = replace(done, place=0, held=None)
-            queue = runs.queue(db, session_id)
-        return _Accepted(done, session.title if done.titled else None, queue if first else None, session.warm_worker)
+        queue = queue_of(db, session_id) if first else None
+        return _Accepted(done, session.title if done.titled else None, queue, session.warm_worker)
 
     accepted = in_transaction(web.factory, work)
     if accepted.enqueued.created:
@@ -212,7 +198,7 @@ def _tell_accepted(web: WebContext, session_id: str, accepted: _Accepted) -> Non
     if accepted.title is not None:
         told.append(SessionUpdated(session_id=session_id, data=SessionUpdatedData(title=accepted.title)))
     if accepted.queue is not None:
-        told.append(queue_event(session_id, accepted.queue, None))
+        told.append(accepted.queue.event())
     reachable = announce(web, session_id, *told)
     if reachable and done.place == 0:
         send_turn(web, done.run, warm_worker=accepted.warm_worker)
@@ -244,7 +230,7 @@ def abort(web: WebContext, principal: Principal, session_id: str, run_id: str | 
     """Ask for the end of a run; without `run_id` of the one that is active. A waiting run is cancelled, one that has
     ended stays as it is. Raises NotFound, Forbidden, Conflict (`nothing_runs`)."""
 
-    def work(db: Session) -> tuple[Run, RunState, RunState]:
+    def work(db: Session) -> tuple[Run, RunState, RunState, Queue]:
         rights.require(db, principal, "abort", session_id)
         run = runs.active(db, session_id) if run_id is None else _of_session(db, session_id, run_id)
         if run is None:
@@ -257,11 +243,12 @@ def abort(web: WebContext, principal: Principal, session_id: str, run_id: str | 
                 db, "run_aborted", user=user, address=principal.address, session_id=session_id, run_id=run.id,
                 state=before.value,
             )  # fmt: skip
-        return run, before, after
+        return run, before, after, queue_of(db, session_id)
 
-    run, before, after = in_transaction(web.factory, work)
+    run, before, after, queue = in_transaction(web.factory, work)
     if after == RunState.CANCELLED and before != after:
-        _tell_cancelled(web, session_id, [run], principal.name)
+        announce(web, session_id, *cancelled_events([run], principal.name), queue.event())
+        wake_head(web, session_id)
     elif after == RunState.ABORTING:
         if before != after:
             announce(web, session_id, _abort_event(run, principal.name))
@@ -271,15 +258,16 @@ def abort(web: WebContext, principal: Principal, session_id: str, run_id: str | 
 
 def nudge_abort(web: WebContext, run: Run) -> None:
     """Tell the run's worker to look. It looks by itself every few seconds, so a lost note costs only time."""
-    _post(web, run, Note(run_id=run.id, kind="abort", fence=run.fence))
+    nudge(web, run.worker_id, Note(run_id=run.id, kind="abort", fence=run.fence))
 
 
-def tell_stopped(web: WebContext, session_id: str, stopped: list[Run], by: str) -> None:
+def tell_stopped(web: WebContext, queue: Queue, stopped: Iterable[Run], by: str) -> None:
     """Tell what `runs.stop_all` did, after its commit."""
+    cancelled = [run for run in stopped if run.state == RunState.CANCELLED]
     running = [run for run in stopped if run.state == RunState.ABORTING]
-    _tell_cancelled(web, session_id, [run for run in stopped if run.state == RunState.CANCELLED], by, wake=False)
+    told = [*cancelled_events(cancelled, by), *([queue.event()] if cancelled else [])]
+    announce(web, queue.session_id, *told, *(_abort_event(run, by) for run in running))
     for run in running:
-        announce(web, session_id, _abort_event(run, by))
         nudge_abort(web, run)
 
 
@@ -294,19 +282,20 @@ def cancel_queued(web: WebContext, principal: Principal, session_id: str, queue_
     """Withdraw a waiting turn. Withdrawing it again is harmless. Raises NotFound, Conflict (`not_queued`) when it has
     started."""
 
-    def work(db: Session) -> tuple[Run, bool]:
+    def work(db: Session) -> tuple[Run | None, Queue]:
         rights.require(db, principal, "queue", session_id)
         run = runs.by_queue_id(db, session_id, queue_id)
         if runs.cancel_queued(db, run.id, by=principal.name):
-            return run, True
+            return run, queue_of(db, session_id)
         if runs.get(db, run.id).state == RunState.CANCELLED:
-            return run, False
+            return None, queue_of(db, session_id)
         raise errors.Conflict("This turn has started already. Stop it instead.", code="not_queued")
 
-    run, cancelled = in_transaction(web.factory, work)
-    if cancelled:
-        _tell_cancelled(web, session_id, [run], principal.name)
-    return _queue_now(web, session_id, queue_id)
+    cancelled, queue = in_transaction(web.factory, work)
+    if cancelled is not None:
+        announce(web, session_id, *cancelled_events([cancelled], principal.name), queue.event())
+        wake_head(web, session_id)
+    return queue.changed(queue_id)
 
 
 def edit_queued(
@@ -315,86 +304,58 @@ def edit_queued(
     """Change what a waiting turn says. Raises NotFound, Conflict (`not_queued`), InvalidCommand, TooLarge."""
     turn = checked(given, max_kb=web.settings.max_message_kb)
 
-    def work(db: Session) -> None:
+    def work(db: Session) -> Queue:
         rights.require(db, principal, "queue", session_id)
         runs.edit_queued(db, session_id, queue_id, input=turn.text, blocks=turn.blocks)
+        return queue_of(db, session_id)
 
-    in_transaction(web.factory, work)
-    return _tell_queue(web, session_id, queue_id)
+    queue = in_transaction(web.factory, work)
+    announce(web, session_id, queue.event())
+    return queue.changed(queue_id)
 
 
 def move_queued(web: WebContext, principal: Principal, session_id: str, queue_id: str, position: int) -> QueueChanged:
     """Put a waiting turn at a place; 1 is next. Raises NotFound, Conflict (`not_queued`)."""
 
-    def work(db: Session) -> None:
+    def work(db: Session) -> Queue:
         rights.require(db, principal, "queue", session_id)
         runs.move_queued(db, session_id, queue_id, position)
+        return queue_of(db, session_id)
 
-    in_transaction(web.factory, work)
-    changed = _tell_queue(web, session_id, queue_id)
+    queue = in_transaction(web.factory, work)
+    announce(web, session_id, queue.event())
     wake_head(web, session_id)
-    return changed
+    return queue.changed(queue_id)
 
 
 def continue_queue(web: WebContext, principal: Principal, session_id: str) -> QueueChanged:
     """Let a held queue go on. Harmless when it is not held."""
 
-    def work(db: Session) -> bool:
+    def work(db: Session) -> tuple[bool, Queue]:
         rights.require(db, principal, "queue", session_id)
-        return runs.release_queue(db, session_id)
+        return runs.release_queue(db, session_id), queue_of(db, session_id)
 
-    released = in_transaction(web.factory, work)
-    changed = _tell_queue(web, session_id, None) if released else _queue_now(web, session_id, None)
+    released, queue = in_transaction(web.factory, work)
+    if released:
+        announce(web, session_id, queue.event())
     wake_head(web, session_id)
-    return changed
+    return queue.changed(None)
 
 
 def wake_head(web: WebContext, session_id: str, *, again: bool = True) -> None:
-    """Wake a worker for the run that may start now, if there is one; `again`: also when a task was sent before."""
-    with transaction(web.factory, write=False) as db:
-        run = runs.head(db, session_id)
-        warm_worker = None if run is None else chat_sessions.get(db, session_id).warm_worker
+    """Wake a worker for the run that may start now, if there is one; `again`: also when a task was sent before.
+
+    It comes after a commit, so it never raises: what is not sent now the janitor sends later.
+    """
+    try:
+        with transaction(web.factory, write=False) as db:
+            run = runs.head(db, session_id)
+            warm_worker = None if run is None else chat_sessions.get(db, session_id).warm_worker
+    except errors.PlatformError as error:
+        log.warning("head.not_woken", session_id=session_id, code=error.code)
+        return
     if run is not None and (again or run.dispatched_at_db is None):
         send_turn(web, run, warm_worker=warm_worker)
-
-
-def queue_event(session_id: str, queue: list[Run], held: str | None) -> QueueUpdated:
-    """The queue as it is now."""
-    items = [
-        QueueItem(queue_id=run.queue_id, run_id=run.id, position=n, input=run.input[:SHOWN_INPUT], by=run.user_name)
-        for n, run in enumerate(queue, 1)
-    ]
-    return QueueUpdated(session_id=session_id, data=QueueUpdatedData(queue=items, held=held))
-
-
-def _tell_queue(web: WebContext, session_id: str, queue_id: str | None) -> QueueChanged:
-    with transaction(web.factory, write=False) as db:
-        queue, held = runs.queue(db, session_id), chat_sessions.get(db, session_id).held_reason
-    announce(web, session_id, queue_event(session_id, queue, held))
-    return QueueChanged(queue_id, len(queue), held)
-
-
-def _queue_now(web: WebContext, session_id: str, queue_id: str | None) -> QueueChanged:
-    with transaction(web.factory, write=False) as db:
-        queue, held = runs.queue(db, session_id), chat_sessions.get(db, session_id).held_reason
-    return QueueChanged(queue_id, len(queue), held)
-
-
-def _tell_cancelled(web: WebContext, session_id: str, cancelled: list[Run], by: str, *, wake: bool = True) -> None:
-    if not cancelled:
-        return
-    told: list[Event] = []
-    for run in cancelled:
-        dequeued = RunDequeuedData(queue_id=run.queue_id, reason="cancelled")
-        told.append(RunDequeued(session_id=session_id, run_id=run.id, data=dequeued))
-        ended = RunCancelledData(queue_id=run.queue_id, by=by)
-        told.append(RunCancelled(session_id=session_id, run_id=run.id, data=ended))
-    with transaction(web.factory, write=False) as db:
-        session = chat_sessions.get(db, session_id, with_deleted=True)
-        told.append(queue_event(session_id, runs.queue(db, session_id), session.held_reason))
-    announce(web, session_id, *told)
-    if wake:
-        wake_head(web, session_id)
 
 
 # ---- shared with other actions
@@ -412,15 +373,6 @@ def _of_session(db: Session, session_id: str, run_id: str) -> Run:
     if run.session_id != session_id:
         raise errors.NotFound("There is no such turn in this session.")
     return run
-
-
-def _post(web: WebContext, run: Run, note: Note) -> None:
-    if run.worker_id is None:
-        return
-    try:
-        mailbox.post(web.redis, web.keys, run.worker_id, note)
-    except RelayDown as error:
-        log.warning("note.not_posted", run_id=run.id, kind=note.kind, code=error.code)
 
 
 def _key(queue_id: str | None) -> str:

@@ -8,12 +8,9 @@ from pydantic import BaseModel
 from shared import errors
 from webapp import json_input
 from webapp.context import web
+from webapp.errors import NotJson
 
 Model = TypeVar("Model", bound=BaseModel)
-
-
-class NotJson(errors.InvalidCommand):
-    code = "not_json"
 
 
 def read(model: type[Model], *, may_be_empty: bool = False) -> Model:

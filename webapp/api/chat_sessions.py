@@ -23,6 +23,9 @@ from webapp.context import db, web
 
 bp = Blueprint("api_chat_sessions", __name__, url_prefix="/api/chat/sessions")
 
+MAX_QUERY = 200
+SEARCHES_PER_MINUTE = 300  # a user (S36)
+
 
 @bp.post("")
 def create() -> Response:
@@ -43,13 +46,16 @@ def create() -> Response:
 def list_sessions() -> Response:
     principal = rights.reading(current())
     limit = body.limit_of(request.args.get("limit"))
+    query = (request.args.get("q") or "")[:MAX_QUERY]
+    if query:
+        web().throttle.take("search", principal.user_id, limit=SEARCHES_PER_MINUTE)
     rows = store.list_for(
         db(),
         users.get(db(), principal.user_id),
         before=request.args.get("before"),
         limit=limit + 1,
         archived=body.flag(request.args.get("archived")),
-        query=(request.args.get("q") or "").replace("\x00", "")[:200] or None,
+        query=query or None,
     )
     shown = rows[:limit]
     return body.answer(
@@ -72,20 +78,15 @@ def read(session_id: str) -> Response:
 def change(session_id: str) -> Response:
     asked = body.read(SessionChange)
     principal = current()
-    if asked.title is not None:
-        chat_sessions.rename(web(), principal, session_id, asked.title)
-    if asked.status is not None:
-        chat_sessions.archive(web(), principal, session_id, asked.status == "ARCHIVED")
-    if any(value is not None for value in (asked.model_id, asked.skill_folder, asked.profile, asked.on_failure)):
-        chat_sessions.set_options(
-            web(),
-            principal,
-            session_id,
-            model=asked.model_id,
-            skill_folder=asked.skill_folder,
-            profile=asked.profile,
-            on_failure=asked.on_failure,
-        )
+    wanted = chat_sessions.Change(
+        title=asked.title,
+        archived=None if asked.status is None else asked.status == "ARCHIVED",
+        model=asked.model_id,
+        skill_folder=asked.skill_folder,
+        profile=asked.profile,
+        on_failure=asked.on_failure,
+    )
+    chat_sessions.change(web(), principal, session_id, wanted)
     return body.answer(_item(rights.require(db(), principal, "read", session_id)))
 
 

@@ -12,7 +12,7 @@ from webapp.addresses import local_target
 from webapp.auth import Principal, current, current_or_none
 from webapp.context import web
 from webapp.errors import STATUS
-from webapp.render import LANGUAGE_COOKIE, LOCALES, _, render
+from webapp.render import LANGUAGE_COOKIE, LOCALES, _, render, url
 
 bp = Blueprint("account", __name__)
 
@@ -83,7 +83,7 @@ def make_administrator() -> Response:
         done = account.make_first_administrator(web(), **given, password=form.get("password", ""), source=_source())
     except (errors.InvalidCommand, errors.Forbidden, errors.TooManyRequests) as error:
         return _again("pages/setup.html", error, **given)
-    return _signed_in(done, HOME)
+    return _signed_in(done, _target(None))
 
 
 # ---- settings: password, tokens
@@ -162,7 +162,7 @@ def open_as_administrator(session_id: str) -> Response:
     """Read another's session for a while; the audit log keeps who, when and why (S16)."""
     reason = request.form.get("reason", "")
     opened = chat_sessions.open_as_administrator(web(), current(), session_id, reason)
-    return _go(f"/chat/{opened.session_id}")
+    return _go(url("chat", opened.session_id))
 
 
 # ---- shared
