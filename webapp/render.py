@@ -114,9 +114,7 @@ def _equip(env: Environment) -> None:
     env.globals.update(
         reader=reader, url=url, asset=asset, csrf_field=csrf_field, csrf_value=csrf_value, page_globals=_page_globals
     )
-    env.filters.update(
-        stamp=stamp, day_of=day_label, iso=clock.iso_ms, duration=duration, running_clock=running_clock, size=size, tokens=tokens, number=number
-    )
+    env.filters.update(stamp=stamp, day_of=day_label, day_id=day_id, duration=duration, running_clock=running_clock)
 
 
 # ---- words
@@ -124,7 +122,7 @@ def _equip(env: Environment) -> None:
 
 @lru_cache(maxsize=len(LOCALES))
 def _catalogue(locale: str) -> gettext_module.NullTranslations:
-    return gettext_module.translation("messages", HERE / "translations", languages=[locale], fallback=locale == "en")
+    return gettext_module.translation("messages", HERE / "translations", languages=[locale], fallback=True)
 
 
 def _(message: str, **values: Any) -> str:
@@ -217,6 +215,10 @@ def day_label(moment: datetime) -> str:
     return f"{_weekdays()[local.weekday()]} {local:%Y-%m-%d}"
 
 
+def day_id(moment: datetime) -> str:
+    return f"{moment.astimezone(reader().tz):%Y-%m-%d}"
+
+
 def day_group(moment: datetime) -> str:
     """The heading of the session list that a chat of `moment` stands under."""
     local = moment.astimezone(reader().tz)
@@ -240,7 +242,8 @@ def duration(seconds: float | None) -> str:
         return ""
     seconds = max(0.0, seconds)
     if seconds < 60:
-        return _("%(n)s s", n=f"{seconds:.1f}")
+        shown = f"{seconds:.1f}"
+        return _("%(n)s s", n=shown)
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:
         return _("%(m)s min %(s)s s", m=minutes, s=rest) if rest else _("%(m)s min", m=minutes)

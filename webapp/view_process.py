@@ -148,7 +148,8 @@ def thinking(t: Transcript, now: datetime) -> Thinking | None:
 
 def peek(text: str) -> str:
     """The last words of a thought, on one line."""
-    return " ".join(text[-PEEK_CHARS * 2 :].split())[-PEEK_CHARS:]
+    words = " ".join(text[-PEEK_CHARS * 2 :].split())
+    return words if len(words) <= PEEK_CHARS else f"… {words[-PEEK_CHARS:].lstrip()}"
 
 
 def status(t: Transcript, state: RunState, now: datetime) -> Status | None:
@@ -209,12 +210,13 @@ def _tool(run_id: str, session_id: str, n: int, tool: ToolCall, now: datetime) -
         took_s = (tool.ended_at - tool.started_at).total_seconds()
     took = _("may have run") if mark.state == "interrupted" else render.duration(took_s)
     diff = diff_rows(tool.result) if tool.result else ()
+    is_shown = tool.is_open or bool(diff)
     return Tool(
         id=f"run-{run_id}-t{n}",
         name=tool.name,
         argument=argument_of(tool),
         mark=mark,
-        is_open=tool.is_open,
+        is_open=is_shown,
         took="" if tool.is_open else took,
         since_s=_ago(tool.started_at, now) if tool.is_open else None,
         wells=_wells(tool, with_result=not diff),
@@ -331,7 +333,8 @@ def timeline(t: Transcript, now: datetime) -> Timeline | None:
 
     def span(name: str, pieces: Sequence[tuple[str, datetime, datetime]]) -> Span:
         took_s = sum((until - since).total_seconds() for _kind, since, until in pieces)
-        return Span(name, render.duration(took_s), tuple(bar(*piece) for piece in pieces))
+        took = render.duration(took_s) if took_s < 60 else render.running_clock(took_s)
+        return Span(name, took, tuple(bar(*piece) for piece in pieces))
 
     spans = []
     if t.queued_at and t.started_at and (t.started_at - t.queued_at).total_seconds() > 1:

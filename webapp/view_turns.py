@@ -1,5 +1,6 @@
 """From rows and transcripts to turns: the user's message, and the answer in every state it can be in."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -29,6 +30,9 @@ from webapp.views import (
 
 INLINE_CHARS: Final = 12_000  # a finished process above this is fetched when its line is opened
 OPEN_CHARS: Final = 64_000  # the same for one that ended badly, which stands open
+
+_WORKER_TAIL = re.compile(r"(-[0-9a-f]{8})?-\d+-\d+-[0-9a-f]+$")
+"""A worker's id is its host, then boot, process, start time and chance: people know it by the host."""
 
 STATE_OF_STATUS = {
     "RUNNING": RunState.RUNNING,
@@ -109,6 +113,7 @@ def agent_turn(
     mark = mark_of(state)
     weight = _weight(t)
     is_lazy = not is_live and not whole and weight > (INLINE_CHARS if state == RunState.COMPLETED else OPEN_CHARS)
+    told = ending(t, state, message, run, facts)
     text = answer_text(t) or (message.content if message is not None else "")
     return AgentTurn(
         id=f"run-{t.run_id}",
@@ -130,8 +135,8 @@ def agent_turn(
         asks=view_process.asks(t, facts.viewer) if is_live else (),
         decisions=view_process.decisions(t),
         parts=_parts(t, text, streams if is_live else None, is_live),
-        ending=ending(t, state, message, run, facts),
-        fold=None if is_live else fold_line(t, state, mark, message, has_more=weight > 0),
+        ending=told,
+        fold=None if is_live or (told is not None and not weight) else fold_line(t, mark, message, has_more=weight > 0),
         text=text,
         is_lazy=is_lazy,
     )
@@ -164,7 +169,7 @@ def agent_for(t: Transcript, run: Run | None, facts: Facts) -> Agent:
 
 def _facts(t: Transcript, message: ChatMessage | None, is_live: bool) -> tuple[str, ...]:
     model = (message.model if message is not None else None) or t.model
-    worker = _("worker %(name)s", name=t.worker.split(":")[0]) if is_live and t.worker else None
+    worker = _("worker %(name)s", name=_WORKER_TAIL.sub("", t.worker)) if is_live and t.worker else None
     skill = _("skill %(name)s", name=t.skill_folder) if t.skill_folder else None
     return tuple(fact for fact in (t.profile, model, skill, worker) if fact)
 
@@ -187,7 +192,7 @@ def _parts(t: Transcript, text: str, streams: Streams | None, is_live: bool) -> 
 # ---- the end
 
 
-def fold_line(t: Transcript, state: RunState, mark: Mark, message: ChatMessage | None, *, has_more: bool) -> Fold:
+def fold_line(t: Transcript, mark: Mark, message: ChatMessage | None, *, has_more: bool) -> Fold:
     """Duration, tools, tokens, model: the facts of a finished process in one line."""
     facts = []
     seconds = _lasted(t)

@@ -26,7 +26,7 @@ from webapp.live import snapshot
 from webapp.live.live_event import LiveEvent
 from webapp.live.live_turn import LiveTurn, patch_html
 from webapp.live.snapshot import Snapshot
-from webapp.render import Reader, _, reading_as, render
+from webapp.render import Reader, _, day_id, reading_as, render
 from webapp.view_page import Settled
 from webapp.view_process import Viewer
 from webapp.view_turns import Facts, agent_turn, state_of, transcript_of
@@ -82,6 +82,7 @@ class PageView:
         self._owed: set[str] = set()  # page regions that could not be read
         self._owed_ends: set[str] = set()
         self._words = ""
+        self._day = ""  # of the last question shown
 
     # ---- whole views
 
@@ -262,7 +263,7 @@ class PageView:
                 stream, _new = live.streams.take(part)
                 parts += patch_html(view_process.part_id(run_id, part), stream.close())
         else:
-            parts.append(render("fragments/answer.html", turn=turn, oob="morph"))
+            parts.append(render("fragments/answer.html", turn=turn, oob="true"))
         for name in ("rail", "turn_head", "process", "aside", "pauses", "ending"):
             parts.append(render(f"fragments/{name}.html", turn=turn, oob="true" if name == "process" else "morph"))
         return parts
@@ -289,8 +290,14 @@ class PageView:
         return render("fragments/connection.html", conn="live" if relay_up else "slow", oob="true")
 
     def _turn_html(self, turn: AgentTurn | UserTurn) -> str:
-        name = "user_message" if isinstance(turn, UserTurn) else "assistant_message"
-        return render(f"fragments/{name}.html", turn=turn, oob="morph")
+        if isinstance(turn, AgentTurn):
+            return render("fragments/assistant_message.html", turn=turn, oob="morph")
+        html = render("fragments/user_message.html", turn=turn, oob="morph")
+        day = day_id(turn.at)
+        if day != self._day:
+            html = render("fragments/day.html", turn=turn, oob="morph") + html
+            self._day = day
+        return html
 
     def _frame(self, cursor: Cursor, parts: Iterable[str], *, list_changed: bool = True) -> str:
         head = render("fragments/cursor.html", cursor=cursor, oob=True, list_changed=list_changed)

@@ -1,4 +1,4 @@
-// What a form sends over the socket: no empty fields, no headers. With a shut socket it goes by plain HTTP.
+// What a form sends over the socket: no empty fields, no token, no headers. With a shut socket it goes by plain HTTP.
 'use strict';
 document.addEventListener('htmx:wsConfigSend', (event) => {
   const { parameters } = event.detail;
@@ -14,7 +14,7 @@ document.addEventListener('htmx:wsConfigSend', (event) => {
   }
   if (form.id === 'composer' && !portal.compose(event)) return;
   for (const [name, value] of Object.entries(parameters)) {
-    if (value === '') delete parameters[name];
+    if (value === '' || name === 'csrf_token') delete parameters[name];
   }
   event.detail.headers = null;
   if (!portal.isOpen()) {

@@ -2,7 +2,7 @@
 // then fills it. `data-into` names the list it belongs to, `data-order` its place there.
 'use strict';
 (() => {
-  const PLACED = /<(article|li)\b[^>]*? id="([^"]+)" data-into="([^"]+)" data-order="(-?\d+)"/g;
+  const PLACED = /<(article|li|div)\b[^>]*? id="([^"]+)" data-into="([^"]+)" data-order="(-?\d+)"/g;
   const PLACED_FIRST = /<(article|li) id="([^"]+)" data-into="([^"]+)" data-order="(-?\d+)"/g;
 
   const place = (tag, id, into, order) => {
@@ -22,6 +22,15 @@
       for (const [, tag, id, into, order] of message.matchAll(pattern)) place(tag, id, into, order);
     }
   };
+
+  // Older turns bring the heading of a day that is there already: the upper one stays.
+  document.addEventListener('htmx:afterSettle', () => {
+    const seen = new Set();
+    for (const day of document.querySelectorAll('#turns > .day')) {
+      if (seen.has(day.id)) day.remove();
+      seen.add(day.id);
+    }
+  });
 
   document.addEventListener('htmx:wsBeforeMessage', (event) => {
     if (!event.defaultPrevented) portal.makePlaces(event.detail.message);
