@@ -144,7 +144,7 @@ def test_subscribe_races_publish(sources: Sources, session_id: str) -> None:
     worker = threading.Thread(target=stream)
     worker.start()
     try:
-        for n in range(300):
+        for n in range(1_000):
             start = Wanted(max(0, turn.seq - 40), turn.epoch) if n % 2 else Wanted()
             reader = Reader(sources, session_id, wanted=start, page=Page(may_begin_anywhere=True))
             target = turn.seq

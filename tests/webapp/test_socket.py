@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from shared.protocol.events import SessionUpdated, SessionUpdatedData, to_payload
 from tests.webapp.live_portal import Portal, ask, hear, same_as_stored
 
 
@@ -108,6 +109,34 @@ def test_a_forged_cursor_gets_a_snapshot(portal: Portal, place: dict[str, Any]) 
     assert answer["event"] == "resumed"
     assert answer["snapshot"]
     assert len(answer["messages"]) == 2
+    ws.close()
+
+
+def test_a_page_that_comes_back_at_any_event_gets_exactly_the_rest(portal: Portal) -> None:
+    """F43."""
+    session_id = portal.new_session()
+    turn = portal.turn(session_id)
+    for n in range(40):
+        turn.say(f"{n} ")
+    turn.finish()
+    ws = portal.dial()
+    for n in range(turn.seq + 1):
+        answer = ask(ws, event="resume", session_id=session_id, last_seq=n, epoch=turn.epoch)
+        assert not answer["snapshot"]
+        assert [event["seq"] for event in answer["events"]] == list(range(n + 1, turn.seq + 1))
+        assert answer["seq"] == turn.seq
+    ws.close()
+
+
+def test_a_deleted_session_is_left(portal: Portal) -> None:
+    session_id = portal.new_session()
+    ws = portal.dial()
+    assert ask(ws, event="resume", session_id=session_id)["event"] == "resumed"
+    gone = SessionUpdated(session_id=session_id, data=SessionUpdatedData(deleted=True))
+    portal.log.append(session_id, [to_payload(gone)])
+    assert hear(ws)["data"] == {"deleted": True}
+    portal.turn(session_id).say("late")
+    assert ask(ws, event="ping", id=1)["event"] == "pong"
     ws.close()
 
 

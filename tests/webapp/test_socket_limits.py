@@ -110,8 +110,7 @@ def test_signing_out_or_losing_rights_closes_the_socket(shared_redis: RedisServe
             users.get(db, people[1].id).disabled = True
             users.get(db, people[2].id).role = "viewer"
         started = time.monotonic()
-        for ws in sockets:
-            assert closed_with(ws) == 1008
+        assert [closed_with(ws) for ws in sockets] == [1008, 1008, 1012]  # the last may come back, with fewer rights
         assert time.monotonic() - started < 5
         with pytest.raises(websocket.WebSocketBadStatusException) as refused:
             portal.dial(header=["Authorization: Bearer secret-0"], suppress_origin=True)

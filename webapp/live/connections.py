@@ -3,12 +3,9 @@
 import threading
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from shared.errors import TooManyRequests, Unavailable
-
-if TYPE_CHECKING:
-    from webapp.auth import Principal
+from webapp.auth import Principal
 
 GOING_AWAY = 1012
 """Service restart: come back. Never 1000 or 1001, on which the page would stay away (STACK 3, fault 3)."""
@@ -21,10 +18,11 @@ RETRY_AFTER_S = 5
 class Connection:
     """One of them. Its thread looks at `ending` whenever it is woken."""
 
-    def __init__(self, principal: "Principal", *, is_socket: bool) -> None:
+    def __init__(self, principal: Principal, *, is_socket: bool) -> None:
         self.principal = principal
         self.is_socket = is_socket
         self.ending: int | None = None  # the close code
+        self.is_used = False  # by a command, since the watch last looked
         self.wake: Callable[[], None] = lambda: None
 
     def end(self, code: int) -> None:
@@ -45,7 +43,7 @@ class Connections:
         self._sockets: Counter[str] = Counter()
         self._closing = False
 
-    def admit(self, principal: "Principal", *, is_socket: bool) -> Connection:
+    def admit(self, principal: Principal, *, is_socket: bool) -> Connection:
         """A place, to be given back by `release`. Raises Unavailable when there is none, TooManyRequests when this
         user has enough sockets."""
         user = principal.user_id

@@ -192,6 +192,8 @@ class SocketHandler:
             return self._view.failed(None, fault)
         if (due_at := follower.due_at()) is not None:
             self._timed[follower] = due_at
+        if follower.state.deleted:
+            self._leave(follower.session_id)
         return self._view.tell(follower, items) if items else []
 
     def _send(self, frames: list[bytes]) -> None:
@@ -211,6 +213,7 @@ class SocketHandler:
     # ---- commands
 
     def _answer(self, frame: str | bytes) -> list[bytes]:
+        self._connection.is_used = True
         asked = commands.read(frame, page_of=None if self._page is None else self._page.session_id)
         if asked.command is None or asked.error is not None:
             return self._view.failed(asked.id, asked.error or errors.InvalidCommand("This is no command."))

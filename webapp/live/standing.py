@@ -1,30 +1,44 @@
 """Whether the people and programs behind open connections may still be here (S8), for all of them at once."""
 
 from collections.abc import Callable, Iterable, Sequence
-from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import Literal
 
-from sqlalchemy import Select, or_, select
+from sqlalchemy import Select, or_, select, update
 from sqlalchemy.orm import Session
 
 from shared import clock
 from shared.models import ApiToken, SignIn, User
+from webapp.auth import IDLE, LIFE, Principal
 
-if TYPE_CHECKING:
-    from webapp.auth import Principal
-
-SIGN_IN_LIFE = timedelta(days=7)  # S6
 BATCH = 500  # keys in one statement
 
+Standing = Literal["good", "changed", "gone"]
+"""`changed`: still known, with other rights than when the connection was opened."""
 
-def in_good_standing(db: Session, principals: "Iterable[Principal]") -> "set[Principal]":
-    """Those whose sign-in or token is still good, and whose user is not disabled and has the role it had."""
-    good: set[Principal] = set()
+
+def standings(db: Session, principals: Iterable[Principal], *, since: float) -> dict[Principal, Standing]:
+    """How each of them stands now, and whether a grant of theirs (S16) has run out after `since` (Unix time)."""
+    now = clock.now().timestamp()
+    found: dict[Principal, Standing] = {}
     for kind, statement in _STATEMENTS.items():
         asked = {p: (p.user_id if kind == "local" else p.sign_in_hash) for p in principals if p.kind == kind}
-        found = _ask(db, statement, [key for key in set(asked.values()) if key])
-        good |= {p for p, key in asked.items() if found.get(key) == (p.user_id, p.role)}
-    return good
+        rows = _ask(db, statement, [key for key in set(asked.values()) if key])
+        for principal, key in asked.items():
+            row = rows.get(key)
+            same = row == (principal.user_id, principal.role)
+            ran_out = any(since < until <= now for _, until in principal.grants)
+            found[principal] = "gone" if row is None else "good" if same and not ran_out else "changed"
+    return found
+
+
+def note_use(db: Session, principals: Iterable[Principal]) -> None:
+    """Who sends commands by a socket is not idle, though no request tells it (S6)."""
+    hashes = sorted({p.sign_in_hash for p in principals if p.kind == "cookie" and p.sign_in_hash})
+    for start in range(0, len(hashes), BATCH):
+        batch = hashes[start : start + BATCH]
+        db.execute(
+            update(SignIn).where(SignIn.id_hash.in_(batch), SignIn.ended_at.is_(None)).values(seen_at=clock.now())
+        )
 
 
 def _ask(
@@ -42,7 +56,7 @@ def _sign_ins(hashes: Sequence[str]) -> Select[str, str, str]:
         select(SignIn.id_hash, User.id, User.role)
         .join(User, User.id == SignIn.user_id)
         .where(SignIn.id_hash.in_(hashes), SignIn.ended_at.is_(None), SignIn.generation == User.generation)
-        .where(SignIn.created_at > clock.now() - SIGN_IN_LIFE, User.disabled.is_(False))
+        .where(SignIn.created_at > clock.now() - LIFE, SignIn.seen_at > clock.now() - IDLE, User.disabled.is_(False))
     )
 
 

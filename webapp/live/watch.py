@@ -11,16 +11,16 @@ import time
 
 from sqlalchemy.orm import Session, sessionmaker
 
-from shared import logs
+from shared import clock, logs
 from shared.database import transaction
 from shared.errors import PlatformError
 from shared.relay.event_log import EventLog
 from shared.store.session_state import SessionState, states_of
 from webapp.live import states
-from webapp.live.connections import POLICY, Connections
+from webapp.live.connections import GOING_AWAY, POLICY, Connections
 from webapp.live.follower import Follower
 from webapp.live.hub import Hub
-from webapp.live.standing import in_good_standing
+from webapp.live.standing import note_use, standings
 
 log = logs.get("webapp.live.watch")
 
@@ -42,6 +42,7 @@ class Watch:
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._suspects: dict[str, SessionState] = {}
+        self._checked_at = clock.now().timestamp()
 
     def start(self) -> None:
         """Harmless when it runs already."""
@@ -69,6 +70,7 @@ class Watch:
                     self.compare_heads()
                 if now >= states_at:
                     states_at = now + STATES_S
+                    self.note_use()
                     second_at = now + SECOND_LOOK_S if self.compare_states() else float("inf")
                 if now >= second_at:
                     second_at = float("inf")
@@ -83,12 +85,24 @@ class Watch:
         connections = self._connections.all()
         if not connections:
             return
+        now = clock.now().timestamp()
         with transaction(self._factory, write=False) as db:
-            good = in_good_standing(db, {connection.principal for connection in connections})
+            found = standings(db, {connection.principal for connection in connections}, since=self._checked_at)
+        self._checked_at = now
         for connection in connections:
-            if connection.principal not in good:
-                log.info("connection.signed_out", user_id=connection.principal.user_id)
-                connection.end(POLICY)
+            standing = found.get(connection.principal, "gone")
+            if standing != "good":
+                log.info("connection.ended", user_id=connection.principal.user_id, standing=standing)
+                connection.end(POLICY if standing == "gone" else GOING_AWAY)
+
+    def note_use(self) -> None:
+        """Write down which sign-ins were used by commands."""
+        used = [connection for connection in self._connections.all() if connection.is_used]
+        for connection in used:
+            connection.is_used = False
+        if used:
+            with transaction(self._factory) as db:
+                note_use(db, {connection.principal for connection in used})
 
     def compare_heads(self) -> None:
         """Have followers read the log where it holds more than they have been given."""
