@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from tests.rig.portal import PASSWORD, PORTAL, Portal, is_alive, run_portal, submit_form, wait_until
+from tests.rig.redis_server import RedisServer
 
 CHILDREN = ("redis", "demo", "web", "worker", "beat")
 CANARY = "canary-7f3a9c51e2"
@@ -266,11 +267,28 @@ def test_a_data_directory_with_a_long_path_gets_its_socket_elsewhere(tmp_path: P
         assert not folder.exists()
 
 
-def test_a_redis_that_was_given_is_used_and_left_alone(redis_server) -> None:  # type: ignore[no-untyped-def]
-    with Portal(environ={"AUTH_DISABLED": "1", "REDIS_URL": redis_server.url}) as portal:
+def test_a_given_redis_is_used_and_left_alone_and_links_bear_the_public_address(redis_server: RedisServer) -> None:
+    environ = {"REDIS_URL": redis_server.url, "PORTAL_PUBLIC_URL": "https://portal.example/team"}
+    with Portal(environ=environ, wait=False) as portal:
+        link = portal.wait_said("setup.link")["link"]
+        assert link.startswith("https://portal.example/team/setup?token=")
         wait_until(lambda: set(portal.children()) == set(CHILDREN) - {"redis"}, what="all children")
+        assert portal.data_dir is not None
+        record = json.loads((portal.data_dir / "running.json").read_text())
+        assert record["address"].startswith("http://127.0.0.1:")
         assert portal.stop() == 0
     assert redis_server.client.ping()
+
+
+def test_a_given_redis_that_is_not_fit_is_refused() -> None:
+    server = RedisServer("--maxmemory-policy", "allkeys-lru")
+    try:
+        with Portal(environ={"REDIS_URL": server.url}, wait=False) as portal:
+            assert portal.process.wait(30) == 1
+            fault = portal.wait_said("start.failed", 2)
+            assert "noeviction" in fault["text"]
+    finally:
+        server.close()
 
 
 def test_a_database_that_does_not_answer_is_said_and_nothing_is_left_running() -> None:

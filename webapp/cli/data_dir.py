@@ -26,7 +26,7 @@ class Running:
     """What other commands on this machine need of a running `portal up`. In a file of mode 0600."""
 
     pid: int
-    address: str
+    address: str  # on this machine, whatever PORTAL_PUBLIC_URL says
     redis_url: str | None = None  # its own Redis; None when REDIS_URL was given
     redis_folder: str | None = None  # a private temporary folder of the socket, removed with the portal
     demo_url: str | None = None

@@ -162,7 +162,7 @@ def _web(settings: Settings) -> Iterator[Finding]:
     if running is None and settings.public_url is None:
         yield Finding("web", "warning", "no `portal up` runs on this data directory", START_IT.format("web"))
         return
-    address = settings.public_url or (running.address if running else "")
+    address = running.address if running is not None else settings.public_url
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(f"{address}/readyz", timeout=WEB_TIMEOUT_S):

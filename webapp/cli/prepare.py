@@ -1,7 +1,8 @@
 """`python -m webapp.cli.prepare`: what `portal up` needs done in the database before the first page.
 
-It migrates, and while no administrator exists makes a one-time token for the set-up page (S1). The answer is one JSON
-line on stdout, read by the supervisor alone: the token never stands in an argument or a log.
+It looks whether a Redis that was given is fit (F21, S46), migrates, and while no administrator exists makes a one-time
+token for the set-up page (S1). The answer is one JSON line on stdout, read by the supervisor alone: the token never
+stands in an argument or a log.
 """
 
 import json
@@ -34,11 +35,17 @@ def read_prepared(line: str) -> Prepared:
 def prepare() -> Prepared:
     # imported here, so that the supervisor reads the answer without 60 MB of database code
     from shared.database import make_engine, make_session_factory, migrate, transaction
+    from shared.relay import fitness
+    from shared.relay.connection import connect
     from shared.settings import load
     from shared.store import users
     from shared.tokens import new_token, token_hash
 
     settings = load()
+    if settings.redis_url is not None:
+        found = fitness.faults(connect(settings), settings.redis_url.get_secret_value())
+        if found:
+            return Prepared(error="\n".join(found))
     migrate(settings)
     if settings.auth_disabled:
         return Prepared()

@@ -60,7 +60,8 @@ class Supervisor:
         self._began = time.monotonic()
         self._stop = asyncio.Event()
         self._at_once = asyncio.Event()
-        self._address = settings.public_url or http_address(*address_of(listener))
+        self._local_address = http_address(*address_of(listener))
+        self._address = settings.public_url or self._local_address
 
     async def run(self) -> int:
         self._listen_to_signals()
@@ -201,7 +202,7 @@ class Supervisor:
         folder = None if place is None or place.private_folder is None else str(place.private_folder)
         running = data_dir.Running(
             pid=os.getpid(),
-            address=self._address,
+            address=self._local_address,
             redis_url=None if place is None else place.url,
             redis_folder=folder,
             demo_url=self._environ.get("PORTAL_DEMO_URL"),
