@@ -17,6 +17,7 @@ import websocket
 from shared.protocol.events import EVENT, Delta
 from shared.transcript import Transcript, answer_text, fold, from_json, to_json
 
+RESUME_ID = "resume"
 OUTSIDE_THE_LOG = frozenset({"ack", "error", "pong", "presence.updated"})
 
 
@@ -125,11 +126,14 @@ class RecorderPage:
     def _resume(self, *, with_cursor: bool) -> None:
         self._is_placed = False
         place = {"last_seq": self.seq, "epoch": self.epoch} if with_cursor and self.epoch else {}
-        self.send(event="resume", **place)
+        self.send(event="resume", id=RESUME_ID, **place)
 
     def _frame(self, frame: dict[str, Any]) -> None:
         if frame["event"] in OUTSIDE_THE_LOG:
             self.answers.append(frame)
+            if frame["event"] == "error" and frame["id"] == RESUME_ID:  # the database is away: once more, later
+                time.sleep(0.5)
+                self._resume(with_cursor=True)
         elif frame["session_id"] != self.session_id:
             self.problems.append(f"an event of another session: {frame['event']}")
         elif frame["event"] == "resumed":

@@ -117,6 +117,9 @@ class Follower:
             return self._replayed(self._cursor(wanted)) or self._snapshot()
         except RelayDown:
             return self._poll()
+        except Unavailable as error:
+            self.later(error)
+            raise
 
     def feed(self, events: Iterable[LiveEvent]) -> list[Item]:
         """What the client gets of published events: the next ones in order; the log's where some are missing."""

@@ -27,6 +27,9 @@ from webapp.live.live_event import LiveEvent, read_entry
 log = logs.get("webapp.live.hub")
 
 CONFIRM_S = 5.0
+CONFIRM_LOOK_S = 0.1
+FAILURES_ENOUGH = 3
+"""A subscription that meets so many failed connections waits no longer."""
 READ_TIMEOUT_S = 5.0
 PING_AFTER_S = 10.0
 SILENCE_S = 20.0
@@ -79,6 +82,7 @@ class Hub:
         self._socket: socket.socket | None = None
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()
+        self._failures = 0
         self.connections = 0  # made so far
 
     # ---- who listens
@@ -96,9 +100,12 @@ class Hub:
                 topic = self._topics[channel] = Topic(session_id)
                 self._ask(topic, channel)
             topic.sinks = (*topic.sinks, sink)
-        if not topic.confirmed.wait(timeout_s if self._socket is not None else min(timeout_s, 1.0)):
-            topic.was_confirmed = True  # the sink has been promised a heal()
-            raise RelayDown("Redis does not confirm a subscription.")
+            failures = self._failures
+        deadline = time.monotonic() + timeout_s
+        while not topic.confirmed.wait(CONFIRM_LOOK_S):
+            if time.monotonic() > deadline or self._failures - failures >= FAILURES_ENOUGH:
+                topic.was_confirmed = True  # the sink has been promised a heal()
+                raise RelayDown("Redis does not confirm a subscription.")
 
     def unsubscribe(self, session_id: str, sink: Sink) -> None:
         """The sink hears nothing more, but for a call that is under way. Harmless when it was not subscribed."""
@@ -143,6 +150,7 @@ class Hub:
             try:
                 self._serve_one_connection()
             except (redis.RedisError, OSError, RelayDown, hiredis.HiredisError) as error:
+                self._failures += 1
                 if not self._closing.is_set():
                     log.warning("hub.lost", error=type(error).__name__)
             except Exception:
