@@ -1,6 +1,7 @@
 """What clients send to `/chat-run` that they should not: each gets an answer, and nobody else notices."""
 
 import json
+import socket
 
 import pytest
 import websocket
@@ -95,3 +96,24 @@ def test_a_foreign_origin_gets_no_socket(portal: Portal) -> None:
         with pytest.raises(websocket.WebSocketBadStatusException) as refused:
             portal.dial(origin=origin)
         assert refused.value.status_code == 403
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        "Upgrade: websocket\r\nConnection: Upgrade\r\n",
+        "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 8\r\nSec-WebSocket-Key: x\r\n",
+        "",
+    ],
+)
+def test_a_broken_handshake_is_answered_as_a_bad_request(portal: Portal, headers: str) -> None:
+    with socket.create_connection(("127.0.0.1", portal.web.port), timeout=5) as connection:
+        connection.sendall(f"GET /chat-run HTTP/1.1\r\nHost: 127.0.0.1:{portal.web.port}\r\n{headers}\r\n".encode())
+        assert connection.recv(4096).startswith(b"HTTP/1.1 400")
+
+
+def test_compression_is_not_negotiated(portal: Portal) -> None:
+    """STACK D6: it costs 92 KB a socket."""
+    ws = portal.dial(header=["Sec-WebSocket-Extensions: permessage-deflate"])
+    assert "sec-websocket-extensions" not in ws.getheaders()
+    ws.close()

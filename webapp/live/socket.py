@@ -5,14 +5,16 @@ This is the door: what must be right before the upgrade, and which view speaks. 
 
 from typing import Any
 
-from flask import Blueprint, Flask, g, request
+from flask import Blueprint, Flask, Response, g, request
 from flask_sock import Sock
+from wsproto.utilities import ProtocolError
 
 from shared import errors
 from shared.database import transaction
 from webapp import rights
 from webapp.auth import Principal, current
 from webapp.context import WebContext, web
+from webapp.errors import answer
 from webapp.live import commands
 from webapp.live.connections import Connection
 from webapp.live.html_view import HtmlView
@@ -34,6 +36,7 @@ def register(app: Flask, context: WebContext) -> Live:
     door = Blueprint("socket", __name__)
     door.before_request(_admit)
     door.teardown_request(_release)
+    door.register_error_handler(ProtocolError, _no_upgrade)
     Sock().route("/chat-run", bp=door)(_serve)
     app.register_blueprint(door)
     return made
@@ -69,6 +72,10 @@ def _admit() -> None:
         g.page_of = _wanted_session(principal)
     g.connection = live().connections.admit(principal, is_socket=True)
     g.safe_socket = prepare(request.environ)
+
+
+def _no_upgrade(error: ProtocolError) -> Response:
+    return answer(errors.InvalidCommand(f"This is no WebSocket handshake: {error}", code="no_websocket"))
 
 
 def _release(_error: BaseException | None) -> None:
