@@ -55,6 +55,7 @@ TEXT_KINDS: dict[type[e.Event], TextKind] = {
     e.ReasoningDelta: "reasoning",
     e.ThinkingDelta: "thinking",
 }
+ABORT_STAGES = ("requested", "seen", "acknowledged", "killed")
 
 
 class Gap(PlatformError):
@@ -291,6 +292,7 @@ def _compression_completed(t: Transcript, data: e.CompressionCompletedData, at: 
 def _abort_started(t: Transcript, data: e.AbortData, at: datetime) -> None:
     if all(step.stage != data.stage for step in t.abort):
         t.abort.append(AbortStep(stage=data.stage, at=at, by=data.by, duration_ms=data.duration_ms, note=data.note))
+        t.abort.sort(key=lambda step: ABORT_STAGES.index(step.stage))
 
 
 def _abort_completed(t: Transcript, data: e.AbortData, at: datetime) -> None:

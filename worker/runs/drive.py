@@ -256,6 +256,11 @@ class Drive:
         self._abort = item
         self._abort_at = now - item.elapsed_s
         self._kill_at = now + self._context.settings.abort_grace_s
+        requested = interrupts.abort_requested(self._live, item.by, item.elapsed_s)
+        if item.by == TIME_LIMIT:
+            self._recorder.emit(requested)
+        else:
+            self._recorder.note(requested)
         self._emit(AbortStarted, self._abort_data("seen", now))
 
     def _on_stop_told(self, item: inbox.StopTold, now: float) -> None:

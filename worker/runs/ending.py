@@ -6,11 +6,11 @@ meanwhile wins (the fence decides), and then nothing is written.
 """
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from shared import clock, ids, logs
-from shared.database import transaction
+from shared.database import db_time, transaction
 from shared.errors import LeaseLost, Unavailable
 from shared.models import Run
 from shared.protocol.events import (
@@ -33,6 +33,7 @@ from shared.transcript import answer_text, fold
 from shared.transcript_items import Transcript
 from shared.transcript_json import from_json, to_json
 from worker.context import WorkerContext
+from worker.runs import interrupts
 from worker.runs.claim import dispatch
 from worker.runs.live_run import LiveRun
 from worker.runs.outcome import Outcome
@@ -140,12 +141,16 @@ def _write_once(
 ) -> _Written:
     with transaction(context.factory, write=False) as db:
         run = run_store.get(db, live.run_id)
+        abort_age_s = None if run.abort_requested_at_db is None else db_time(db) - run.abort_requested_at_db
     state = RunState(run.state)
     if run.fence != live.fence or state in FINAL:
         raise LeaseLost(live.run_id)
     final = outcome.in_state(state)
     takes_away = final.target is RunState.INTERRUPTED
     usage = final.usage or facts.usage
+    if abort_age_s is not None:  # also where it came too early or too late for the loop of the run to see it
+        recorder.note(interrupts.abort_requested(live, run.abort_by, abort_age_s))
+        facts = replace(facts, abort_by=run.abort_by)
     ended = _end_event(live, final, facts, usage, detail_id, live.fence + takes_away)
     sealed = _sealed(recorder.transcript, [*withdrawn, ended])
     content, packed = answer_text(sealed), to_json(sealed)

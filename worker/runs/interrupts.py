@@ -6,13 +6,15 @@ trusted), and every few seconds all runs of the process are looked up anyway, so
 
 import threading
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import select
 
-from shared import logs
+from shared import clock, logs
 from shared.database import db_now, transaction
 from shared.models import Pause, Run
+from shared.protocol.events import AbortData, AbortStarted
 from shared.relay.mailbox import Mailbox, Note
 from shared.run_state import FINAL, RunState
 from worker.context import WorkerContext
@@ -42,6 +44,13 @@ def look(context: WorkerContext, lives: Iterable[LiveRun]) -> None:
         live.lose_lease(taken=True)
     for pause_id in decided:
         pauses[pause_id].signal(PauseDecided(pause_id))
+
+
+def abort_requested(live: LiveRun, by: str | None, elapsed_s: float) -> AbortStarted:
+    """The request to stop `live`, `elapsed_s` ago, as whoever made it has told it."""
+    at = clock.now() - timedelta(seconds=elapsed_s)
+    data = AbortData(by=by, stage="requested")
+    return AbortStarted(session_id=live.session_id, run_id=live.run_id, at=at, data=data)
 
 
 def _tell(live: LiveRun, row: Any) -> None:
