@@ -4,6 +4,7 @@ Both HttpOnly, SameSite=Lax, Path=/, and `__Host-` with Secure wherever the brow
 """
 
 from typing import Literal
+from urllib.parse import urlsplit
 
 from flask import Flask, Response, request
 from flask.sessions import SecureCookieSessionInterface
@@ -90,4 +91,4 @@ def _name(settings: Settings, kind: str) -> str:
     """On plain http the port is in the name: cookies know no ports, and two portals may run on one machine."""
     if footing(settings) == "secure":
         return f"__Host-portal-{kind}"
-    return f"portal-{settings.port}-{kind}"
+    return f"portal-{urlsplit(request.host_url).port or 80}-{kind}"

@@ -17,7 +17,7 @@ from shared.titles import title_from
 
 __all__ = [
     "PREVIEW_LENGTH", "UNDO_FOR", "SessionRow", "create", "delete", "get", "list_for", "purge", "rename",
-    "set_archived", "title_from", "to_purge", "undelete",
+    "row_of", "set_archived", "title_from", "to_purge", "undelete",
 ]  # fmt: skip
 
 PREVIEW_LENGTH: Final = 120
@@ -115,7 +115,19 @@ def list_for(
 
     `before` is the id of the last session of the page before; `query` is looked for in the titles.
     """
-    page = _page_of(user, before, limit, archived, query).cte("page")
+    return _rows(db, _page_of(user, before, limit, archived, query))
+
+
+def row_of(db: Session, session_id: str) -> SessionRow:
+    """One session as the list shows it. Raises NotFound."""
+    rows = _rows(db, select(*_own_columns()).where(ChatSession.id == session_id, ChatSession.deleted_at.is_(None)))
+    if not rows:
+        raise NotFound("There is no such session.")
+    return rows[0]
+
+
+def _rows(db: Session, sessions: Select[Any]) -> list[SessionRow]:
+    page = sessions.cte("page")
     active_or_last = (
         select(Run.id)
         .where(Run.session_id == page.c.id, Run.state.not_in([RunState.QUEUED, RunState.CANCELLED]))
@@ -164,16 +176,19 @@ def list_for(
     return [_row(row) for row in db.execute(wanted)]
 
 
+def _own_columns() -> list[Any]:
+    return [getattr(ChatSession, name) for name in SessionRow.__dataclass_fields__ if hasattr(ChatSession, name)]
+
+
 def _page_of(user: User, before: str | None, limit: int, archived: bool, query: str | None) -> Select[Any]:
-    columns = [getattr(ChatSession, name) for name in SessionRow.__dataclass_fields__ if hasattr(ChatSession, name)]
-    wanted = select(*columns).where(
+    wanted = select(*_own_columns()).where(
         ChatSession.owner_id == user.id,
         ChatSession.status == ("ARCHIVED" if archived else "ACTIVE"),
         ChatSession.deleted_at.is_(None),
     )
     if before is not None:
         last = aliased(ChatSession)
-        at = select(last.last_message_at).where(last.id == before).scalar_subquery()
+        at = select(last.last_message_at).where(last.id == before, last.owner_id == user.id).scalar_subquery()
         wanted = wanted.where(tuple_(ChatSession.last_message_at, ChatSession.id) < tuple_(at, literal(before)))
     if query:
         wanted = wanted.where(ChatSession.title.icontains(query, autoescape=True))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from flask import Flask
@@ -144,9 +145,9 @@ class Browser:
 
     def put_sign_in(self, value: str) -> None:
         secure = self.address.startswith("https")
-        name = "__Host-portal-sign-in" if secure else f"portal-{self.web.settings.port}-sign-in"
-        host = self.address.split("//")[1].split(":")[0]
-        self.client.set_cookie(name, value, domain=host, secure=secure)
+        parts = urlsplit(self.address)
+        name = "__Host-portal-sign-in" if secure else f"portal-{parts.port or 80}-sign-in"
+        self.client.set_cookie(name, value, domain=parts.hostname or "", secure=secure)
 
 
 class Program:

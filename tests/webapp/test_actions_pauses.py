@@ -215,3 +215,15 @@ def test_an_approval_is_never_answered_by_reading(asked: Asked) -> None:
     ):
         browser.get(path)
     assert asked.stored(asked.approval).state == "pending"
+
+
+def test_of_two_programs_that_answer_at_once_one_gets_409(asked: Asked) -> None:
+    """F40 by HTTP."""
+    program = asked.web.program(asked.user)
+    body = {"approvalId": asked.approval.id, "choice": "once"}
+
+    def post(_: int) -> int:
+        return program.send("POST", f"/api/chat/runs/{asked.run_id}/resume", body).status_code
+
+    with ThreadPoolExecutor(2) as pool:
+        assert sorted(pool.map(post, range(2))) == [200, 409]

@@ -521,8 +521,8 @@ def test_a_frozen_redis_slows_one_request_and_not_all(make_web: WebMaker) -> Non
         server.close()
 
 
-def test_once_it_is_committed_a_turn_is_accepted_whatever_comes_then(
-    mine: Mine, monkeypatch: pytest.MonkeyPatch
+def test_once_it_is_committed_a_turn_is_accepted(
+    mine: Mine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The database goes away between the commit and the look at the queue: the client must not send it again."""
     mine.put(RunState.RUNNING)
@@ -540,3 +540,18 @@ def test_once_it_is_committed_a_turn_is_accepted_whatever_comes_then(
 
 def _unreachable(*_: Any) -> Any:
     raise sqlite3.OperationalError("unable to open database file")
+
+
+def test_without_redis_a_running_turn_is_still_asked_to_stop(make_web: WebMaker) -> None:
+    """F38: the request stands in the database, where the worker looks."""
+    server = RedisServer()
+    mine = Mine(make_web(redis_url=server.url))
+    try:
+        run = mine.put(RunState.RUNNING)
+        server.kill()
+        assert actions.abort(mine.web.context, mine.me, mine.id).state == "aborting"
+        stored = mine.run(run.id)
+        assert (stored.state, stored.abort_by) == ("aborting", "Mara")
+        assert stored.abort_requested_at_db is not None
+    finally:
+        server.close()

@@ -54,6 +54,7 @@ def test_the_list_shows_the_last_activity_first_page_by_page(program: Program) -
     assert item["lastMessagePreview"] == "A message that is shown in the list"
     assert (item["state"], item["queueLength"]) == ("queued", 1)
     assert item["lastMessageAt"].endswith("Z")
+    assert program.get(f"/api/chat/sessions/{made[0]}").json["session"] == item
     rest = program.get(f"/api/chat/sessions?limit=3&before={first['nextBefore']}").json
     assert [item["title"] for item in rest["sessions"]] == ["n2", "n1"]
     assert rest["nextBefore"] is None

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 
 from shared.database import make_engine, make_session_factory, migrate, transaction
 from shared.errors import SettingsError
@@ -145,3 +146,56 @@ def test_static_files_are_cached_and_nothing_else_is_served(make_web: WebMaker) 
     assert browser.get("/static/css/base.css").headers["Cache-Control"] == "no-cache"
     for path in ("/static/../app.py", "/static/%2e%2e/app.py", "/static/css/", "/static/..%2fapp.py"):
         assert browser.get(path).status_code in (403, 404)
+
+
+# ---- the database is away
+
+
+def test_without_the_database_pages_and_api_answer_503_and_say_when_to_return(make_web: WebMaker) -> None:
+    """C9. A browser that is signed in and a program with a token both hear it."""
+    web = make_web()
+    browser, program = web.browser(web.admin), web.program(web.admin)
+    session_id = program.new_session()
+    browser.csrf()
+    path = Path(web.settings.resolved_database_url.removeprefix("sqlite:///"))
+    away = path.with_suffix(".away")
+    web.context.engine.dispose()
+    path.rename(away)
+    path.mkdir()
+    answers = [
+        browser.get("/chat"),
+        browser.get(f"/chat/{session_id}"),
+        browser.post(f"/chat/{session_id}/send", {"input": "Hello"}, headers={"HX-Request": "true"}),
+        program.get("/api/chat/sessions"),
+        program.submit(session_id, "Hello", key="k1"),
+    ]
+    for answer in answers:
+        assert answer.status_code == 503
+        assert int(answer.headers["Retry-After"]) >= 1
+    assert "<html" in answers[0].get_data(as_text=True)
+    assert answers[2].headers["HX-Retarget"] == "#notices"
+    assert answers[4].json["code"] == "unavailable"
+    path.rmdir()
+    away.rename(path)
+    assert program.submit(session_id, "Hello", key="k1").status_code == 202
+    assert browser.get("/chat").status_code == 200
+
+
+def test_on_a_full_disk_a_submit_answers_507_and_nothing_half_is_left(make_web: WebMaker) -> None:
+    """C18. SQLite is given no page more than it has."""
+    web = make_web()
+    program = web.program(web.admin)
+    session_id = program.new_session()
+
+    def no_more_pages(connection: Any, *_: object) -> None:
+        connection.execute("PRAGMA max_page_count = 1")  # SQLite takes the number of pages there are, if that is more
+
+    web.context.engine.dispose()
+    event.listen(web.context.engine, "connect", no_more_pages)
+    answer = program.submit(session_id, "x" * 400_000, key="k1")
+    assert (answer.status_code, answer.json["code"]) == (507, "storage_full")
+    event.remove(web.context.engine, "connect", no_more_pages)
+    web.context.engine.dispose()
+    with transaction(web.factory, write=False) as db:
+        assert db.query(Run).count() == 0
+    assert program.submit(session_id, "x" * 400_000, key="k1").status_code == 202

@@ -2,7 +2,7 @@
 
 from flask import Blueprint, Response, request
 
-from shared.models import ChatMessage, ChatSession
+from shared.models import ChatMessage
 from shared.store import chat_sessions as store
 from shared.store import messages, users
 from webapp import rights
@@ -60,7 +60,7 @@ def list_sessions() -> Response:
     shown = rows[:limit]
     return body.answer(
         SessionList(
-            sessions=[_item_of_row(row) for row in shown],
+            sessions=[_item(row) for row in shown],
             next_before=shown[-1].id if len(rows) > limit else None,
         )
     )
@@ -70,7 +70,10 @@ def list_sessions() -> Response:
 def read(session_id: str) -> Response:
     session = rights.require(db(), current(), "read", session_id)
     return body.answer(
-        OneSession(session=_item(session), messages=[message_of(m) for m in messages.page(db(), session.id)])
+        OneSession(
+            session=_item(store.row_of(db(), session.id)),
+            messages=[message_of(m) for m in messages.page(db(), session.id)],
+        )
     )
 
 
@@ -87,7 +90,7 @@ def change(session_id: str) -> Response:
         on_failure=asked.on_failure,
     )
     chat_sessions.change(web(), principal, session_id, wanted)
-    return body.answer(_item(rights.require(db(), principal, "read", session_id)))
+    return body.answer(_item(store.row_of(db(), session_id)))
 
 
 @bp.delete("/<session_id>")
@@ -125,24 +128,7 @@ def message_of(row: ChatMessage) -> Message:
     )
 
 
-def _item(session: ChatSession) -> SessionItem:
-    return SessionItem(
-        id=session.id,
-        title=session.title,
-        source=session.source,
-        profile=session.profile,
-        model_id=session.model,
-        skill_folder=session.skill_folder,
-        status=session.status,
-        on_failure=session.on_failure,
-        held=session.held_reason,
-        last_message_at=session.last_message_at,
-        created_at=session.created_at,
-        updated_at=session.updated_at,
-    )
-
-
-def _item_of_row(row: store.SessionRow) -> SessionItem:
+def _item(row: store.SessionRow) -> SessionItem:
     return SessionItem(
         id=row.id,
         title=row.title,
