@@ -128,6 +128,47 @@ def test_a_turn_from_the_shell_is_answered_on_stdout(portal: Portal) -> None:
     assert names.count("run.completed") == 1
 
 
+def test_a_turn_in_the_shell_goes_on_over_a_killed_web_process(portal: Portal) -> None:
+    shell = subprocess.Popen(
+        [*PORTAL, "run", "--json", "long answer"], env=portal.environ, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert shell.stdout is not None
+    events = []
+    for line in shell.stdout:
+        events.append(json.loads(line))
+        if len(events) == 20:
+            portal.kill("web")
+    assert shell.wait(20) == 0, shell.stderr.read() if shell.stderr else ""
+    seqs = [event["seq"] for event in events]
+    assert seqs == sorted(set(seqs)), "each event once, in order"
+    parts: dict[int, str] = {}
+    for data in (event["data"] for event in events if event["event"] == "message.delta"):
+        assert data["offset"] == len(parts.get(data["part"], "")), "no gap and no double"
+        parts[data["part"]] = parts.get(data["part"], "") + data["text"]
+    with portal.client() as client:
+        messages = client.get(f"/api/chat/sessions/{events[0]['session_id']}").json()["messages"]
+    assert "".join(parts.values()) == messages[-1]["content"]
+    assert len(messages[-1]["content"]) > 500
+
+
+def test_ctrl_c_in_the_shell_stops_the_turn(portal: Portal) -> None:
+    shell = subprocess.Popen(
+        [*PORTAL, "run", "slow"], env=portal.environ, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert shell.stdout is not None
+    assert shell.stdout.read(10)
+    shell.send_signal(signal.SIGINT)
+    _, aside = shell.communicate(timeout=45)
+    assert shell.returncode == 3
+    assert "stopped" in aside
+    session_id = aside.split("session ")[1].split()[0]
+    with portal.client() as client:
+        messages = client.get(f"/api/chat/sessions/{session_id}").json()["messages"]
+    assert messages[-1]["status"] == "STOPPED"
+    assert run_portal("token", "list", environ=portal.environ).stdout == ""  # the token of one turn ended with it
+
+
 def test_doctor_finds_nothing_wrong_and_sees_a_second_worker(portal: Portal) -> None:
     second = subprocess.Popen(
         [*PORTAL, "worker", "--concurrency", "2"],
