@@ -47,7 +47,7 @@ def home() -> ResponseReturnValue:
 def index() -> ResponseReturnValue:
     """The list of chats, and where to begin one."""
     principal = auth.current()
-    return render.render("pages/chat.html", side=_side(principal), notices=_notices())
+    return render.render("pages/chat.html", side=_side(principal), deleted=_deleted())
 
 
 @bp.get("/chat/<session_id>")
@@ -58,7 +58,7 @@ def show(session_id: str) -> ResponseReturnValue:
     view = snapshot.take(web().factory, web().log, session_id)
     before = request.args.get("before")
     chat = _chat(principal, view) if before is None else _older_chat(principal, view, before)
-    return render.render("pages/chat.html", side=_side(principal), chat=chat, notices=_notices())
+    return render.render("pages/chat.html", side=_side(principal), chat=chat, deleted=None)
 
 
 @bp.get("/chat/list")
@@ -95,7 +95,7 @@ def process(session_id: str, run_id: str) -> ResponseReturnValue:
     turn = view_turns.agent_turn(*view, whole=True) if view is not None else abort(404)
     if request.headers.get("HX-Request") == "true":
         return render.render("fragments/regions.html", turn=turn, oob=None)
-    return render.render("pages/process.html", side=_side(principal), turn=turn, session_id=session_id, notices=())
+    return render.render("pages/process.html", side=_side(principal), turn=turn, session_id=session_id)
 
 
 @bp.get("/chat/<session_id>/runs/<run_id>/output/<int:n>")
@@ -320,5 +320,6 @@ def _view_of_run(principal: Principal, session_id: str, run_id: str) -> Any:
     return view_turns.transcript_of(answer), Facts(session_id, viewer, {run_id: run})
 
 
-def _notices() -> tuple[tuple[str, str], ...]:
-    return ()
+def _deleted() -> str | None:
+    """The id of the chat just deleted, to offer the way back."""
+    return request.args.get("deleted") or None
