@@ -4,6 +4,7 @@ On SIGTERM a worker claims nothing more; its runs get `shutdown_grace_s`, then t
 keep leases, hear aborts and sweep go on until the last run has ended.
 """
 
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -148,7 +149,7 @@ def make_context(settings: Settings, app: Celery, worker_id: str) -> WorkerConte
 
 @signals.setup_logging.connect  # type: ignore[untyped-decorator]
 def _log_lines(**_: Any) -> None:
-    logs.configure(portal_settings.load(), process="worker")
+    logs.configure(portal_settings.load(), process="beat" if "beat" in sys.argv else "worker")
 
 
 @signals.worker_init.connect  # type: ignore[untyped-decorator]
