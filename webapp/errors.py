@@ -38,6 +38,7 @@ STATUS: dict[type[errors.PlatformError], int] = {
     errors.BackendError: 502,
 }
 HTTP_CODES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "too_large", 415: "not_json"}
+PAGES_BELOW_API = ("/api/docs",)
 PAUSE_QUEUE_FULL_S = 5
 DRAIN_LIMIT_BYTES = 32 << 20  # of a body that is refused, so that the client hears the answer and not a reset
 
@@ -125,6 +126,8 @@ def answer(error: Exception) -> Response:
 
 def wants_json() -> bool:
     """True for the API, the socket's address and probes; false for pages and what htmx asks for."""
+    if request.path in PAGES_BELOW_API:
+        return False
     if request.path.startswith("/api/") or request.path in ("/chat-run", "/healthz", "/readyz", "/metrics"):
         return True
     best = request.accept_mimetypes.best_match(("text/html", "application/json", "application/problem+json"))

@@ -47,6 +47,9 @@ def post_fork(server: Arbiter, worker: Worker) -> None:
 def post_worker_init(worker: Worker) -> None:
     """On SIGTERM every socket and stream is asked at once to come back; gunicorn itself would leave them open until
     graceful_timeout, and then cut them."""
+    from webapp import warm_up  # here alone: above, the master would hold the whole app too, 40 MB
+
+    warm_up.begin(worker.wsgi.extensions["portal"])
     live: Any = worker.wsgi.extensions["portal_live"]
     stop: Any = signal.getsignal(signal.SIGTERM)
 

@@ -231,3 +231,18 @@ def _references(node: Any) -> list[str]:
     if isinstance(node, list):
         return [found for value in node for found in _references(value)]
     return []
+
+
+def test_the_page_of_the_api_names_every_operation(web: Web) -> None:
+    page = web.browser(web.admin).get("/api/docs")
+    assert page.status_code == 200
+    text = page.get_data(as_text=True)
+    for path in (
+        "/api/chat/sessions/{session_id}/runs",
+        "/api/chat/runs/{run_id}/resume",
+        "Idempotency-Key",
+        "maxIterations",
+    ):
+        assert path in text
+    assert "once | session | always | deny" in text
+    assert web.browser().get("/api/docs").headers["Location"] == "/login?next=/api/docs"

@@ -138,7 +138,7 @@ def test_nobody_reads_without_a_sign_in(web: Web) -> None:
         if method != "GET" or route.public or rule == "/chat-run":
             continue
         answer = browser.get(filled(rule, ids))
-        if rule.startswith("/api/"):
+        if rule.startswith("/api/") and rule != "/api/docs":
             assert answer.status_code == 401
             assert answer.json["code"] == "not_authenticated"
         else:
@@ -242,6 +242,14 @@ def test_a_deleted_session_is_gone_for_its_owner_too(web: Web) -> None:
     for method, rule, route in WITH_OBJECT:
         if route.verb != "undelete" and "/output/" not in rule:
             assert call(browser, method, rule, route, mine.ids).status_code == 404, rule
+
+
+def test_the_page_of_a_deleted_session_shows_a_way_back(web: Web) -> None:
+    """CASES 22."""
+    mine = objects_of(web, web.user("owner"), deleted=True)
+    page = web.browser(mine.owner).get(f"/chat/{mine.ids['session_id']}")
+    assert page.status_code == 404
+    assert 'href="/chat"' in page.get_data(as_text=True)
 
 
 def test_undo_brings_a_deleted_session_back(web: Web) -> None:

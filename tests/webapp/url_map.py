@@ -88,6 +88,7 @@ ROUTES: dict[tuple[str, str], Route] = {
     ("GET", "/api/skills"): Route(),
     ("GET", "/api/profiles"): Route(),
     ("GET", "/api/openapi.json"): Route(),
+    ("GET", "/api/docs"): Route(),
 }
 
 

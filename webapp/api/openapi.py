@@ -14,6 +14,8 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from webapp.api import schemas
+from webapp.auth import current
+from webapp.render import render
 
 bp = Blueprint("openapi", __name__)
 
@@ -73,6 +75,7 @@ OPERATIONS: dict[str, Operation] = {
     "api_catalogue.list_skills": Operation("Skills", answer=schemas.SkillList),
     "api_catalogue.profiles": Operation("Profiles", answer=schemas.ProfileList),
     "openapi.document": Operation("This document"),
+    "openapi.docs": Operation("This document, as a page", content="text/html"),
 }
 
 
@@ -81,6 +84,50 @@ def document() -> Response:
     response = Response(json.dumps(describe(current_app)), content_type="application/json")
     response.add_etag()
     return response
+
+
+@bp.get("/api/docs")
+def docs() -> str:
+    """The same for people."""
+    current()
+    document = describe(current_app)
+    schemas_of = document["components"]["schemas"]
+    operations = [
+        Described(method.upper(), path, op["summary"], _fields_of(op, schemas_of), op["parameters"])
+        for path, methods in document["paths"].items()
+        for method, op in methods.items()
+    ]
+    return render("pages/api_docs.html", operations=operations, version=document["info"]["version"])
+
+
+@dataclass(frozen=True)
+class Described:
+    """One operation as the page shows it: `fields` of its body with their types."""
+
+    method: str
+    path: str
+    summary: str
+    fields: list[tuple[str, str, bool]]  # name, type, required
+    parameters: list[dict[str, Any]]
+
+
+def _fields_of(operation: dict[str, Any], schemas_of: dict[str, Any]) -> list[tuple[str, str, bool]]:
+    body = operation.get("requestBody")
+    if body is None:
+        return []
+    schema = schemas_of[body["content"]["application/json"]["schema"]["$ref"].rsplit("/", 1)[-1]]
+    required = schema.get("required", ())
+    return [(name, _type_of(field), name in required) for name, field in schema["properties"].items()]
+
+
+def _type_of(field: dict[str, Any]) -> str:
+    """`string`, `string or list`, `once | session`: enough to write a request by hand."""
+    if "enum" in field:
+        return " | ".join(str(value) for value in field["enum"])
+    if "anyOf" in field:
+        kinds = [_type_of(kind) for kind in field["anyOf"] if kind.get("type") != "null"]
+        return " or ".join(dict.fromkeys(kinds))
+    return str(field.get("type", "object")).replace("array", "list")
 
 
 def describe(app: Flask) -> dict[str, Any]:
