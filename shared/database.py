@@ -8,21 +8,21 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine, Float, create_engine, event, exc, make_url, select, text
+from sqlalchemy import Connection, Engine, Float, create_engine, event, exc, inspect, make_url, select, text
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
 from shared.errors import StorageFull, Unavailable
+from shared.migrations import HEAD
 from shared.settings import Settings
+
+if TYPE_CHECKING:
+    from alembic.config import Config
 
 BUSY_TIMEOUT_S: Final = 5.0
 STATEMENT_TIMEOUT_S: Final = 10.0
@@ -37,6 +37,7 @@ _SQLITE_NOT_NOW = frozenset({5, 6, 10, 14, 15})  # busy, locked, ioerr, cantopen
 _DISK_FULL = "53100"
 _TRY_AGAIN = frozenset({"40001", "40P01"})  # serialization_failure, deadlock_detected
 _MIGRATION_LOCK = 0x706F7274616C  # "portal"
+_VERSIONS = "alembic_version"  # Alembic's own table
 
 T = TypeVar("T")
 
@@ -255,8 +256,10 @@ def db_time(db: Session) -> float:
 # ---- migrations
 
 
-def alembic_config(connection: Connection | None = None) -> Config:
+def alembic_config(connection: Connection | None = None) -> "Config":
     """Alembic's configuration without a file: the versions lie in the installed package."""
+    from alembic.config import Config  # 11 MB that only a migration needs, not every web and worker process
+
     config = Config()
     config.set_main_option("script_location", "shared:migrations")
     config.attributes["connection"] = connection
@@ -268,6 +271,8 @@ def migrate(source: Settings | str, revision: str = "head") -> None:
 
     Two at once do no harm: the second waits for the first. Raises Unavailable when the database cannot be reached.
     """
+    from alembic import command  # see alembic_config
+
     url = make_url(_address(source))
     if url.get_backend_name() == "sqlite" and url.database:
         Path(url.database).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -285,6 +290,7 @@ def migrate(source: Settings | str, revision: str = "head") -> None:
 
 def is_current(engine: Engine) -> bool:
     """Whether the tables are those of this version of the portal. Raises Unavailable."""
-    newest = ScriptDirectory.from_config(alembic_config()).get_current_head()
     with translated_errors(), engine.connect() as connection:
-        return MigrationContext.configure(connection).get_current_revision() == newest
+        if not inspect(connection).has_table(_VERSIONS):
+            return False
+        return connection.execute(text(f"SELECT version_num FROM {_VERSIONS}")).scalars().all() == [HEAD]  # noqa: S608

@@ -10,6 +10,7 @@ import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, select, text, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, sessionmaker
@@ -24,6 +25,7 @@ from shared.database import (
     transaction,
 )
 from shared.errors import StorageFull, Unavailable
+from shared.migrations import HEAD
 from shared.models import Base, ChatSession, User
 from shared.store import users
 from tests.factories import a_session, a_user
@@ -32,6 +34,10 @@ from tests.rig.at_once import at_once
 Factory = sessionmaker[Session]
 
 # ---- migrations
+
+
+def test_the_newest_version_is_the_one_that_the_portal_asks_for() -> None:
+    assert ScriptDirectory.from_config(alembic_config()).get_current_head() == HEAD
 
 
 def test_migrations_make_the_tables_of_the_models(database_url: str) -> None:
