@@ -129,6 +129,32 @@ def test_without_redis_it_is_what_the_database_holds(factory: sessionmaker[Sessi
     assert view.cursor is None
 
 
+def test_the_pulse_changes_with_all_that_a_page_shows(factory: sessionmaker[Session], log: EventLog) -> None:
+    with transaction(factory) as db:
+        session_id = a_session(db).id
+    turn = Turn(factory, log, session_id)
+    seen = [snapshot.pulse(factory, session_id)]
+    assert snapshot.pulse(factory, session_id) == seen[0]
+
+    def changed() -> bool:
+        seen.append(snapshot.pulse(factory, session_id))
+        return seen[-1] not in seen[:-1]
+
+    turn.say("some text", unheard=True)  # Redis is away: the cursor stays, what is saved grows
+    turn.save()
+    assert changed()
+    with transaction(factory) as db:
+        waiting = a_queued_run(db, db.get_one(ChatSession, session_id), text="and then")
+    assert changed()
+    with transaction(factory) as db:
+        runs.edit_queued(db, session_id, waiting.queue_id, input="and after that", blocks=None)
+    assert changed()
+    turn.finish()
+    assert changed()
+    with pytest.raises(NotFound):
+        snapshot.pulse(factory, "nobody")
+
+
 def test_the_states_of_a_snapshot_are_those_of_the_database(factory: sessionmaker[Session], log: EventLog) -> None:
     with transaction(factory) as db:
         session = a_session(db)

@@ -78,7 +78,7 @@ class Follower:
         self._doubtful = False
         self._stale = False
         self._look_at: float | None = None
-        self._shown: tuple[object, ...] | None = None  # what the last polled snapshot showed
+        self._shown: object = None  # the pulse of the snapshot that was polled last
 
     # ---- called by other threads
 
@@ -229,6 +229,8 @@ class Follower:
         """Read what the log has beyond the last event sent; a snapshot where it cannot tell. Raises NotFound."""
         self._look_at = None
         try:
+            if not self.is_live:
+                self._sources.log.head(self.session_id)  # while Redis is away, nothing else is read in vain
             events = self._missed() if self.is_live else None
             return self._snapshot() if events is None else events
         except RelayDown:
@@ -259,21 +261,12 @@ class Follower:
         self.position = None
         self._look_at = time.monotonic() + POLL_S
         try:
+            pulse = snapshot.pulse(self._sources.factory, self.session_id)
+            if pulse == self._shown:
+                return []
             view = snapshot.without_relay(snapshot.read(self._sources.factory, self.session_id))
         except Unavailable as error:
             return self.later(error)
-        shown = _shown_by(view)
-        if shown == self._shown:
-            return []
-        self._shown = shown
+        self._shown = pulse
         self.state = view.state
         return [Resumed(view, None, None)]
-
-
-def _shown_by(view: Snapshot) -> tuple[object, ...]:
-    return (
-        view.state,
-        tuple((m.id, m.status, len(m.content)) for m in view.messages),
-        None if view.active is None else (view.active.state, view.active.flushed_epoch, view.active.flushed_seq),
-        tuple((run.id, run.position, run.input) for run in view.queue),
-    )

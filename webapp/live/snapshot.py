@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import select, text
+from sqlalchemy import Text, cast, func, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from shared import clock
@@ -27,7 +27,7 @@ from shared.relay.connection import RelayDown
 from shared.relay.event_log import Cursor, EventLog, event_of
 from shared.run_state import ACTIVE, RunState
 from shared.store import messages as message_store
-from shared.store.session_state import SessionState
+from shared.store.session_state import SessionState, states_of
 from shared.transcript import Gap, Transcript, fold, from_json
 from webapp.live.live_event import LiveEvent
 
@@ -122,6 +122,25 @@ def read(factory: sessionmaker[Session], session_id: str, *, limit: int = MESSAG
             cursor=None,
             has_older=len(shown) > limit,
         )
+
+
+def pulse(factory: sessionmaker[Session], session_id: str) -> object:
+    """Equal to an earlier one while nothing that a snapshot shows has changed; cheap, for pages that poll.
+
+    Raises NotFound, Unavailable."""
+    with transaction(factory, write=False) as db:
+        state = states_of(db, [session_id]).get(session_id)
+        if state is None:
+            raise NotFound("There is no such session.")
+        in_play = [run_id for run_id in (state.active, *state.waiting) if run_id is not None]
+        facts = select(ChatSession.updated_at, ChatSession.last_message_at).where(ChatSession.id == session_id)
+        runs = select(Run.id, Run.state, Run.position, Run.input).where(Run.id.in_(in_play)).order_by(Run.position)
+        saved = select(
+            func.length(ChatMessage.content),
+            func.length(cast(ChatMessage.transcript, Text)),
+            func.length(ChatMessage.transcript_z),
+        ).where(ChatMessage.run_id == state.active, ChatMessage.role == "ASSISTANT")
+        return state, [[tuple(row) for row in db.execute(statement)] for statement in (facts, runs, saved)]
 
 
 # ---- the cursor
