@@ -10,6 +10,8 @@ from pydantic import ValidationError
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
 from shared import errors, ids, logs
+from shared.relay.connection import RelayDown
+from webapp.auth import Principal
 from webapp.context import web
 from webapp.render import render
 
@@ -114,6 +116,8 @@ def answer(error: Exception) -> Response:
     problem = problem_of(error)
     if problem.status == 401 and not wants_json():
         return _to_sign_in()
+    if problem.code == "not_fresh" and not wants_json():
+        return _to_password()
     response = _as_json(problem) if wants_json() else _as_page(problem)
     if problem.retry_after_s is not None:
         response.headers["Retry-After"] = str(problem.retry_after_s)
@@ -135,6 +139,10 @@ def wants_json() -> bool:
 
 
 def _platform_problem(error: errors.PlatformError) -> Problem:
+    if isinstance(error, RelayDown):  # its own words name the address of Redis: they are for the log
+        return Problem(
+            503, error.code, "Redis does not answer. Try again in a moment.", retry_after_s=error.retry_after_s
+        )
     status = next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
     retry_after_s = getattr(error, "retry_after_s", None)
     if isinstance(error, errors.QueueFull):
@@ -156,7 +164,7 @@ def _as_page(problem: Problem) -> Response:
     partial = request.headers.get("HX-Request") == "true" and request.headers.get("HX-Boosted") != "true"
     name = "fragments/notice.html" if partial else "pages/error.html"
     try:
-        body = render(name, problem=problem)
+        body = render(name, problem=problem, switch_for=_switch_for(problem))
     except Exception:  # the last resort of a page: whatever is wrong with it, people hear what happened
         log.exception("error_page.failed", code=problem.code)
         said = f"{problem.status} {problem.title}" + (f" ({problem.error_id})" if problem.error_id else "")
@@ -166,6 +174,22 @@ def _as_page(problem: Problem) -> Response:
         response.headers["HX-Retarget"] = "#notices"
         response.headers["HX-Reswap"] = "beforeend"
     return response
+
+
+def _switch_for(problem: Problem) -> str | None:
+    """The session that an administrator may open by the audited switch. Offered for every id that is not theirs: the
+    offer does not tell whether there is such a session (S16)."""
+    principal: Principal | None = g.get("principal")
+    is_session = problem.status == 404 and request.endpoint == "chat.show"
+    may_switch = principal is not None and principal.role == "administrator" and principal.kind == "cookie"
+    return (request.view_args or {}).get("session_id") if is_session and may_switch else None
+
+
+def _to_password() -> Response:
+    """To where the password is given again, and back to the page that it was needed for."""
+    session_id = (request.view_args or {}).get("session_id")
+    back = request.script_root + (f"/chat/{session_id}" if session_id else "/")
+    return redirect(url_for("account.settings", next=back), 303)  # type: ignore[return-value]
 
 
 def _to_sign_in() -> Response:

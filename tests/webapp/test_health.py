@@ -51,6 +51,8 @@ def test_once_ready_only_the_database_counts(make_web: WebMaker, own_redis: Redi
     assert ready(web) == (200, [])
     own_redis.kill()
     assert ready(web) == (200, ["redis", "worker"]), "turns are still accepted: they wait"
+    told = web.browser().get("/readyz?verbose").get_data(as_text=True)
+    assert "redis.sock" not in told, "an address of ours is told to everybody"
     web.context.engine.dispose()
     path = Path(web.settings.resolved_database_url.removeprefix("sqlite:///"))
     for file in path.parent.glob(path.name + "*"):

@@ -1,5 +1,6 @@
 """Who may do what (S14, S15, S16): every role on every route, from the URL map."""
 
+import re
 from dataclasses import dataclass
 
 import pytest
@@ -198,6 +199,17 @@ def test_an_administrator_reads_another_session_only_with_a_reason_that_is_kept(
     )  # fmt: skip
 
 
+def test_the_switch_is_offered_for_every_id_and_tells_nothing(web: Web) -> None:
+    theirs = objects_of(web, web.user("owner")).ids["session_id"]
+    made_up = "0" * len(theirs)
+    pages = [web.browser(web.admin).get(f"/chat/{id}").get_data(as_text=True) for id in (theirs, made_up)]
+    tokenless = [re.sub(r'(value|content)="[^"]{60,}"', "", page).replace(theirs, made_up) for page in pages]
+    assert tokenless[0] == tokenless[1]
+    assert f"/admin/sessions/{theirs}/open" in pages[0]
+    member = web.browser(web.user("member")).get(f"/chat/{theirs}").get_data(as_text=True)
+    assert "/admin/" not in member
+
+
 def test_the_switch_ends_by_itself(web: Web) -> None:
     session_id = objects_of(web, web.user("owner")).ids["session_id"]
     browser = web.browser(web.admin)
@@ -217,9 +229,12 @@ def test_the_switch_needs_a_fresh_password_and_the_role(web: Web) -> None:
     with transaction(web.factory) as db:
         for row in db.query(SignIn):
             row.confirmed_at = row.confirmed_at.replace(year=2020)
-    assert browser.post(path, form).status_code == 403
+    stale = browser.post(path, form)
+    assert stale.headers["Location"] == f"/settings?next=/chat/{session_id}"
+    assert "/settings/confirm" in browser.get(stale.headers["Location"]).get_data(as_text=True)
+    assert browser.get(f"/api/chat/sessions/{session_id}").status_code == 404
     assert browser.post("/settings/confirm", {"password": "wrong"}).status_code == 403
-    assert browser.post(path, form).status_code == 403
+    assert browser.post(path, form).headers["Location"].startswith("/settings")
     assert browser.post("/settings/confirm", {"password": PASSWORD}).status_code == 303
     assert browser.post(path, form).status_code == 303
     program = web.program(web.admin)

@@ -91,7 +91,8 @@ def make_administrator() -> Response:
 
 @bp.get("/settings")
 def settings() -> Response:
-    return _settings_page(current())
+    wanted = request.args.get("next")
+    return _settings_page(current(), next_target=local_target(wanted, default=HOME) if wanted else None)
 
 
 @bp.post("/settings/password")

@@ -11,7 +11,7 @@ from flask import Blueprint, Response, current_app, jsonify, request
 
 from shared import errors
 from shared.database import is_current, transaction
-from shared.relay.connection import relay_errors
+from shared.relay.connection import RelayDown, relay_errors
 from shared.relay.presence import Presence
 from shared.store import runs
 from webapp.auth import bearer
@@ -121,11 +121,17 @@ def _database(context: WebContext) -> str | None:
 
 
 def _redis(context: WebContext) -> str | None:
-    with relay_errors():
-        context.redis.ping()
+    try:
+        with relay_errors():
+            context.redis.ping()
+    except RelayDown:
+        return "Redis does not answer: turns are accepted and wait."
     return None
 
 
 def _worker(context: WebContext) -> str | None:
-    alive = Presence(context.redis, context.keys).workers()
+    try:
+        alive = Presence(context.redis, context.keys).workers()
+    except RelayDown:
+        return "Not known while Redis does not answer."
     return None if alive else "No worker has given a sign of life. Turns wait until one does."
