@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from shared import errors
+from shared import clock, errors
 from shared.database import in_transaction
 from shared.models import Pause, Run
 from shared.protocol import commands
@@ -99,8 +99,10 @@ def _tell(web: WebContext, pause: Pause, run: Run) -> Answered:
 
 
 def _resolved(pause: Pause) -> Event:
+    """As of the moment that the database keeps: the worker that reads the row folds the same."""
+    at = pause.decided_at or clock.now()
     if pause.kind == CLARIFICATION:
         answer = ClarifyResolvedData(clarify_id=pause.id, answer=pause.answer, by=pause.by_name, reason="answered")
-        return ClarifyResolved(session_id=pause.session_id, run_id=pause.run_id, data=answer)
+        return ClarifyResolved(session_id=pause.session_id, run_id=pause.run_id, at=at, data=answer)
     decision = ApprovalResolvedData(approval_id=pause.id, choice=pause.choice, by=pause.by_name, reason="answered")
-    return ApprovalResolved(session_id=pause.session_id, run_id=pause.run_id, data=decision)
+    return ApprovalResolved(session_id=pause.session_id, run_id=pause.run_id, at=at, data=decision)

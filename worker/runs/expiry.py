@@ -7,7 +7,7 @@ from typing import Literal, cast
 
 from sqlalchemy.orm import Session
 
-from shared import logs
+from shared import clock, logs
 from shared.database import in_transaction
 from shared.models import Pause
 from shared.protocol.events import (
@@ -56,14 +56,15 @@ def expire_due(context: WorkerContext) -> list[Pause]:
 
 
 def resolved_event(pause: Pause) -> AnyEvent:
-    """The event that tells how a pause was decided. It carries no fence: whoever reads the row may say it."""
+    """The event that tells how a pause was decided, and when. It carries no fence: whoever reads the row may say it."""
     by = pause.by_name
+    at = pause.decided_at or clock.now()
     if pause.kind == "clarification":
         answer = ClarifyResolvedData(clarify_id=pause.id, answer=pause.answer, by=by, reason=cast(Reason, pause.state))
-        return ClarifyResolved(session_id=pause.session_id, run_id=pause.run_id, data=answer)
+        return ClarifyResolved(session_id=pause.session_id, run_id=pause.run_id, at=at, data=answer)
     choice = pause.choice if pause.state == "answered" else "deny"
     decision = ApprovalResolvedData(approval_id=pause.id, choice=choice, by=by, reason=cast(Reason, pause.state))
-    return ApprovalResolved(session_id=pause.session_id, run_id=pause.run_id, data=decision)
+    return ApprovalResolved(session_id=pause.session_id, run_id=pause.run_id, at=at, data=decision)
 
 
 def withdrawn_event(session_id: str, run_id: str, fence: int, pause: Approval | Clarification) -> AnyEvent:
