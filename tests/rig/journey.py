@@ -22,7 +22,7 @@ from shared.database import make_engine, make_session_factory, transaction
 from shared.models import ChatMessage, ChatSession, Pause, Run
 from shared.run_state import ACTIVE, FINAL, RunState
 from shared.store import messages as message_store
-from tests.rig.portal import Portal, wait_until
+from tests.rig.portal import PASSWORD, Portal, run_portal, wait_until
 from tests.rig.recorder import RecorderPage
 from tests.rig.redis_server import RedisServer
 
@@ -169,15 +169,26 @@ class Journey:
         self.tabs.remove(tab)
         tab.stop()
 
+    def add_user(self, name: str, *, role: str = "member") -> dict[str, str]:
+        """A new user of a portal with sign-in, as the headers of a program that acts for them."""
+        login, environ = f"{name.lower()}@example.com", self.portal.environ
+        made = run_portal(
+            "user", "add", login, "--name", name, "--role", role, "--password-stdin", environ=environ, text=PASSWORD
+        )
+        assert made.returncode == 0, made.stderr
+        token = run_portal("token", "add", login, "--name", "journey", environ=environ)
+        assert token.returncode == 0, token.stderr
+        return {"Authorization": f"Bearer {token.stdout.strip()}"}
+
     def post(self, path: str, body: Mapping[str, Any] | None = None, **given: Any) -> httpx.Response:
         return self._web.post(path, json=dict(body or {}), **given)
 
     def get(self, path: str, **given: Any) -> httpx.Response:
         return self._web.get(path, **given)
 
-    def retry(self, run_id: str) -> str:
+    def retry(self, run_id: str, headers: Mapping[str, str] | None = None) -> str:
         """Press the button that tries a turn again; the new run's id."""
-        answer = self.post(f"/api/chat/runs/{run_id}/retry")
+        answer = self.post(f"/api/chat/runs/{run_id}/retry", headers=headers)
         assert answer.status_code == 202, answer.text
         again = str(answer.json()["runId"])
         self.accepted[again] = self.run(run_id).input
@@ -357,7 +368,11 @@ def difference(shown: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str,
     """Field -> (shown, stored) where two transcripts differ, but for what only those know that saw the turn queued."""
     names = (set(shown) | set(stored)) - QUEUE_FACTS
     shown, stored = _without_request(shown), _without_request(stored)
-    return {n: (shown.get(n), stored.get(n)) for n in sorted(names) if shown.get(n) != stored.get(n)}
+    differs = {n: (shown.get(n), stored.get(n)) for n in sorted(names) if shown.get(n) != stored.get(n)}
+    if "items" in differs:
+        pairs = itertools.zip_longest(shown["items"], stored["items"])
+        differs["items"] = tuple(pair for pair in pairs if pair[0] != pair[1])
+    return differs
 
 
 def _without_request(transcript: Mapping[str, Any]) -> dict[str, Any]:
