@@ -22,13 +22,15 @@ def portal_status(state: Any) -> dict[str, Any]:
     """What this worker is and how it does."""
     process = lifecycle.process()
     context = process.context
+    now = time.monotonic()
     swept_at = process.janitor.swept_at
+    hung_since = None if process.watchdog is None else process.watchdog.hung_since
     return {
         **facts_of(context, process.started_at).model_dump(mode="json", exclude={"runs"}),
         "runs": len(context.live_runs),
         "uptime_s": round((clock.now() - process.started_at).total_seconds()),
-        "last_sweep_s_ago": None if swept_at is None else round(time.monotonic() - swept_at, 1),
-        "idle_looks": process.watchdog.idle_looks if process.watchdog is not None else 0,
+        "last_sweep_s_ago": None if swept_at is None else round(now - swept_at, 1),
+        "hung_for_s": 0 if hung_since is None else round(now - hung_since, 1),
         "holes": len(context.holes.all()),
         "load": os.getloadavg()[0],
     }

@@ -5,6 +5,7 @@ import socket
 from datetime import datetime
 
 from shared import task_names
+from shared.relay.connection import relay_errors
 from shared.relay.presence import WorkerFacts
 from worker.context import WorkerContext
 
@@ -23,6 +24,16 @@ def facts_of(context: WorkerContext, started_at: datetime) -> WorkerFacts:
         draining=context.draining.is_set(),
         backends=context.backends.names(),
     )
+
+
+def sign_off(context: WorkerContext, worker_id: str) -> None:
+    """A worker is gone: drop its queue, its mailbox and its name. What waited there is in the database, and a janitor
+    sends it to others. Raises RelayDown."""
+    queue = task_names.worker_queue(worker_id)
+    with relay_errors():
+        context.redis.delete(context.queue_key(queue), context.queue_key(f"_kombu.binding.{queue}"))
+    context.presence.leave_worker(worker_id)
+    context.presence.forget_worker(worker_id)
 
 
 def beat(context: WorkerContext, started_at: datetime) -> None:

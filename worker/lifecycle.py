@@ -86,7 +86,7 @@ class Process:
         self.context.saver.shutdown()
         self.context.backends.close()
         try:
-            self.context.presence.leave_worker(self.context.worker_id)
+            heartbeat.sign_off(self.context, self.context.worker_id)
         except Exception as error:  # noqa: BLE001 - the end of the process: its heartbeat ends anyway
             log.warning("worker.not_signed_off", error=type(error).__name__)
         self.context.engine.dispose()

@@ -7,25 +7,27 @@ so that its supervisor starts another.
 import os
 import signal
 import socket
+import time
 from typing import Any
 
 from shared import logs, task_names
 from shared.relay.connection import relay_errors
 from worker.context import WorkerContext
 
-CUT_AFTER = 2  # looks without a task, although some wait and a thread is free
-END_AFTER = 6
+CUT_AFTER_S = 30.0  # without a task, although some wait and a thread is free
+END_AFTER_S = 150.0  # Celery's own pause between two tries to connect is up to 30 s
 
 log = logs.get(__name__)
 
 
 class Watchdog:
-    """`look` is called every few seconds by a thread of its own. `idle_looks`: how long it has looked hung."""
+    """`look` is called every few seconds by a thread of its own. `hung_since` (monotonic): since when it looks hung."""
 
     def __init__(self, context: WorkerContext, consumer: Any) -> None:
         self._context = context
         self._consumer = consumer
-        self.idle_looks = 0
+        self.hung_since: float | None = None
+        self._has_cut = False
 
     def look(self) -> None:
         """Raises RelayDown when Redis does not answer us either: then nothing can be said."""
@@ -34,12 +36,15 @@ class Watchdog:
         context.taken.clear()
         is_free = len(context.live_runs) < context.settings.worker_concurrency
         if has_taken or context.draining.is_set() or not is_free or not self._tasks_wait():
-            self.idle_looks = 0
+            self.hung_since, self._has_cut = None, False
             return
-        self.idle_looks += 1
-        if self.idle_looks == CUT_AFTER:
+        now = time.monotonic()
+        if self.hung_since is None:
+            self.hung_since = now
+        if now - self.hung_since > CUT_AFTER_S and not self._has_cut:
+            self._has_cut = True
             log.warning("worker.takes_nothing", cut=self._cut())
-        elif self.idle_looks >= END_AFTER and not len(context.live_runs):
+        elif now - self.hung_since > END_AFTER_S and not len(context.live_runs):
             log.error("worker.ends_itself")
             os.kill(os.getpid(), signal.SIGTERM)
 

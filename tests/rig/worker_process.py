@@ -12,6 +12,7 @@ from typing import Self
 
 from tests.rig.portal import clean_environ
 
+ALONE = ("--without-gossip", "--without-mingle")  # as in the Procfile
 SCRIPTED_APP = "tests.worker.scripted_app"
 FAST = {
     "PORTAL_LEASE_S": "3",
@@ -36,7 +37,7 @@ class WorkerProcess:
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="portal-worker-")
         self._log_path = Path(self._folder.name) / "log"
-        arguments = ["--quiet", "--app", app, "worker", "--pool", "threads"]
+        arguments = ["--quiet", "--app", app, "worker", "--pool", "threads", *ALONE]
         with self._log_path.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "celery", *arguments],

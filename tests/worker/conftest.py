@@ -18,6 +18,8 @@ from shared.relay.event_log import Cursor, event_of
 from shared.run_state import FINAL
 from shared.store import chat_sessions, messages, pauses, users
 from shared.store import runs as run_store
+from shared.transcript import fold
+from shared.transcript_json import from_json, to_json
 from tests import factories
 from tests.rig.redis_server import RedisServer
 from tests.rig.worker_process import FAST
@@ -104,6 +106,12 @@ class Desk:
 
     def transcript(self, run_id: str) -> dict[str, Any]:
         return messages.transcript_of(self.answer(run_id)) or {}
+
+    def transcript_after(self, run_id: str, events: list[AnyEvent], packed: dict[str, Any]) -> dict[str, Any]:
+        transcript = from_json(packed)
+        for event in events:
+            fold(transcript, event)
+        return to_json(transcript)
 
     def pause(self, run_id: str) -> Pause | None:
         with self.look() as db:

@@ -1,28 +1,349 @@
-"""Real Celery workers: queues, deliveries, deaths."""
+"""Real Celery workers: what they take, and what their deaths, pauses and stops leave behind."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
 
 import pytest
 from celery import Celery
 
 from shared import task_names
+from shared.run_state import RunState
+from shared.store import chat_sessions
+from shared.store import runs as run_store
+from tests.rig.redis_server import RedisServer
 from tests.rig.worker_process import WorkerProcess
-from tests.worker.conftest import Desk
+from tests.worker.conftest import Desk, a_desk
+from tests.worker.scripted_backend import STALLED
 from worker.celery_config import make_app
 
 
+class Shop:
+    """A desk with real workers, and the broker as the web process uses it."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+        self.app: Celery = make_app(desk.settings)
+        self.stack = ExitStack()
+
+    def worker(self, **environ: str) -> WorkerProcess:
+        return self.stack.enter_context(WorkerProcess({**self.desk.environ, **environ}))
+
+    def send(self, run_id: str, queue: str = task_names.RUNS_QUEUE) -> None:
+        self.app.send_task(
+            task_names.RUN_TURN, args=[run_id], kwargs={"session": "s", "new": 1}, task_id=run_id, queue=queue
+        )
+
+    def submit(self, steps: Any, session_id: str | None = None, **columns: Any) -> str:
+        run_id = self.desk.submit(session_id or self.desk.session(**columns), steps)
+        self.send(run_id)
+        return run_id
+
+    def begun(self, steps: Any, **columns: Any) -> str:
+        run_id = self.submit(steps, **columns)
+        self.desk.wait(lambda: self.desk.turns(run_id), 20, "the turn at its backend")
+        return run_id
+
+    def worker_of(self, run_id: str, workers: list[WorkerProcess]) -> WorkerProcess:
+        pid = (self.desk.row(run_id).worker_id or "").split("-")[-3]
+        return next(worker for worker in workers if str(worker.pid) == pid)
+
+
 @pytest.fixture
-def app(desk: Desk) -> Celery:
-    """What the web process has to send tasks with."""
-    return make_app(desk.settings)
+def shop(desk: Desk) -> Iterator[Shop]:
+    shop = Shop(desk)
+    with shop.stack:
+        yield shop
+    shop.app.close()
 
 
-def send(app: Celery, run_id: str, queue: str = task_names.RUNS_QUEUE) -> None:
-    app.send_task(task_names.RUN_TURN, args=[run_id], kwargs={"session": "s", "new": 1}, task_id=run_id, queue=queue)
+@pytest.fixture
+def sqlite_shop(sqlite_desk: Desk) -> Iterator[Shop]:
+    shop = Shop(sqlite_desk)
+    with shop.stack:
+        yield shop
+    shop.app.close()
 
 
-def test_a_worker_process_answers_a_turn(desk: Desk, app: Celery) -> None:
-    with WorkerProcess(desk.environ) as worker:
-        run_id = desk.submit(desk.session(), [{"text": "hello"}])
-        send(app, run_id)
+WORDS = [{"text": "word# ", "times": 2_000, "every_s": 0.01}]
+
+
+# ---- deliveries
+
+
+def test_a_message_delivered_ten_times_begins_one_turn(shop: Shop) -> None:
+    """F4, with the labels of another version."""
+    shop.worker(), shop.worker()
+    run_id = shop.desk.submit(shop.desk.session(), [{"text": "hello"}, {"sleep": 0.5}])
+    for _ in range(10):
+        shop.send(run_id)
+    assert shop.desk.wait_final(run_id) == "completed"
+    assert shop.desk.answer(run_id).content == "hello"
+    time.sleep(0.5)
+    assert shop.desk.turns(run_id) == 1
+
+
+def test_a_redelivery_after_the_visibility_timeout_changes_nothing(sqlite_shop: Shop) -> None:
+    """F6 in short: the message comes again while the run goes on, and after it has ended."""
+    desk = sqlite_shop.desk
+    sqlite_shop.worker()
+    run_id = sqlite_shop.begun([{"text": "a"}, {"sleep": 1}])
+    sqlite_shop.send(run_id)
+    assert desk.wait_final(run_id) == "completed"
+    sqlite_shop.send(run_id)
+    time.sleep(0.7)
+    assert (desk.turns(run_id), desk.state(run_id)) == (1, "completed")
+    reserved = sqlite_shop.app.control.inspect(timeout=1).active()
+    assert reserved
+    assert all(not tasks for tasks in reserved.values())
+
+
+def test_the_queue_of_a_session_goes_through_its_worker_in_order(shop: Shop) -> None:
+    desk = shop.desk
+    shop.worker()
+    session_id = desk.session()
+    runs = [shop.submit([{"text": str(n)}], session_id) for n in range(6)]
+    for run_id in runs:
         assert desk.wait_final(run_id) == "completed"
-        assert desk.answer(run_id).content == "hello"
-        assert desk.row(run_id).worker_id.split("-")[-3] == str(worker.pid)
+    assert [line for line in desk.effects() if line.startswith("turn")] == [f"turn {run_id}" for run_id in runs]
+
+
+def test_a_worker_takes_what_is_sent_to_it_alone(sqlite_shop: Shop) -> None:
+    desk = sqlite_shop.desk
+    workers = [sqlite_shop.worker(), sqlite_shop.worker()]
+    facts = desk.wait(lambda: len(found := desk.context.presence.workers()) == 2 and found, what="two workers")
+    for known in facts:
+        run_id = desk.submit(desk.session(), "hello")
+        sqlite_shop.send(run_id, task_names.worker_queue(known.worker_id))
+        assert desk.wait_final(run_id) == "completed"
+        assert desk.row(run_id).worker_id == known.worker_id
+        assert sqlite_shop.worker_of(run_id, workers).pid == known.pid
+
+
+def test_a_full_worker_keeps_no_turn_that_a_free_one_could_take(sqlite_shop: Shop) -> None:
+    desk = sqlite_shop.desk
+    busy = sqlite_shop.worker(PORTAL_WORKER_CONCURRENCY="2")
+    blocked = [sqlite_shop.begun([{"block": True}]) for _ in range(2)]
+    waiting = [sqlite_shop.submit("hello") for _ in range(3)]
+    time.sleep(0.5)
+    assert {desk.state(run_id) for run_id in waiting} == {"queued"}
+    free = sqlite_shop.worker()
+    for run_id in waiting:
+        assert desk.wait_final(run_id) == "completed"
+        assert sqlite_shop.worker_of(run_id, [busy, free]) is free
+    assert {desk.state(run_id) for run_id in blocked} == {"running"}
+
+
+# ---- deaths
+
+
+def test_a_worker_killed_in_mid_text_leaves_all_that_was_seen(shop: Shop) -> None:
+    """F7, C5."""
+    desk = shop.desk
+    first = shop.worker()
+    run_id = shop.begun(WORDS)
+    desk.wait(lambda: len(desk.seen_text(run_id)) > 200, what="some text")
+    first.kill()
+    seen = desk.seen_text(run_id)
+    shop.worker()
+    assert desk.wait_final(run_id, 30) == "interrupted"
+    row = desk.row(run_id)
+    assert (row.reason, row.fence) == ("worker_lost", 2)
+    assert desk.answer(run_id).content == seen
+    assert "".join(f"word{n} " for n in range(2_000)).startswith(seen)
+    assert desk.turns(run_id) == 1
+    desk.wait(lambda: desk.names(run_id)[-1] == "run.interrupted", what="the end told")
+
+
+def test_a_killed_worker_group_lets_the_queue_go_on(shop: Shop) -> None:
+    """F8: in mid-tool, with `continue`."""
+    desk = shop.desk
+    first = shop.worker()
+    session_id = desk.session(on_failure="continue")
+    run_id = shop.submit([{"text": "a"}, {"tool": "sleep", "takes_s": 60}], session_id)
+    after = shop.submit("next", session_id)
+    desk.wait(lambda: "tool.started" in desk.names(run_id), 20, "the tool")
+    first.kill_group()
+    shop.worker()
+    assert desk.wait_final(run_id, 30) == "interrupted"
+    assert desk.wait_final(after, 30) == "completed"
+    last = next(e for e in desk.events(run_id) if e.event == "run.interrupted")
+    assert [(tool.name, tool.finished) for tool in last.data.tools_already_run] == [("sleep", False)]
+
+
+def test_a_worker_killed_while_it_starts_a_run_lets_it_start_elsewhere(shop: Shop) -> None:
+    """F9, C4."""
+    desk = shop.desk
+    first = shop.worker()
+    session_id = desk.session(profile=STALLED)
+    run_id = shop.submit("hello", session_id)
+    desk.wait(lambda: desk.state(run_id) == "starting", what="the start")
+    first.kill()
+    clear_profile(desk, session_id)
+    shop.worker()
+    assert desk.wait_final(run_id, 30) == "completed"
+    assert (desk.turns(run_id), desk.row(run_id).attempt) == (1, 1)
+
+
+def test_a_turn_is_never_sent_after_a_death_between_commit_and_send(shop: Shop) -> None:
+    """F10: `running` was committed, nothing was sent, nobody can know: it is interrupted."""
+    desk = shop.desk
+    first = shop.worker()
+    run_id = shop.submit([{"kill": True}, {"text": "never"}])
+    assert first.process.wait(20) == -9
+    shop.worker()
+    assert desk.wait_final(run_id, 30) == "interrupted"
+    assert desk.turns(run_id) == 0
+
+
+def test_a_paused_worker_is_fenced_out(shop: Shop) -> None:
+    """F11, C6."""
+    desk = shop.desk
+    paused = shop.worker()
+    run_id = shop.begun(WORDS)
+    desk.wait(lambda: len(desk.seen_text(run_id)) > 100, what="some text")
+    paused.pause()
+    shop.worker()
+    assert desk.wait_final(run_id, 30) == "interrupted"
+    desk.wait(lambda: desk.names(run_id)[-1] == "run.interrupted", what="the end told")
+    seen = desk.seen_text(run_id)
+    paused.resume()
+    next_run = shop.submit("hello")
+    assert desk.wait_final(next_run) == "completed"
+    time.sleep(1)
+    assert desk.state(run_id) == "interrupted"
+    assert desk.answer(run_id).content == desk.seen_text(run_id) == seen
+    assert desk.names(run_id)[-1] == "run.interrupted"
+    desk.wait(lambda: '"run.lease' in paused.log() or '"run.lost' in paused.log(), what="the worker to notice")
+
+
+def test_an_abort_of_a_dead_workers_run_is_carried_out(sqlite_shop: Shop) -> None:
+    """F37."""
+    desk = sqlite_shop.desk
+    first = sqlite_shop.worker()
+    run_id = sqlite_shop.begun([{"text": "a"}, {"block": True}])
+    first.kill()
+    with desk.db() as db:
+        assert run_store.request_abort(db, run_id, by_name="Ada") == RunState.ABORTING
+    sqlite_shop.worker()
+    assert desk.wait_final(run_id, 30) == "aborted"
+
+
+def test_redis_killed_without_its_data_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F14, C7: the run goes on, the queue is rebuilt from the database."""
+    server = RedisServer()
+    for desk in a_desk(f"sqlite:///{tmp_path / 'portal.db'}", server.url, tmp_path, monkeypatch):
+        shop = Shop(desk)
+        with shop.stack:
+            shop.worker()
+            run_id = shop.begun([{"text": "word# ", "times": 100, "every_s": 0.05}])
+            waits = desk.submit(desk.row(run_id).session_id, "next")
+            other = desk.submit(desk.session(), "other")
+            server.kill()
+            time.sleep(1)
+            server.start()
+            for each in (run_id, waits, other):
+                assert desk.wait_final(each, 40) == "completed"
+            assert desk.answer(run_id).content == "".join(f"word{n} " for n in range(100))
+            assert desk.turns(run_id) == 1
+        shop.app.close()
+    server.close()
+
+
+# ---- stops
+
+
+def test_a_deploy_gives_runs_their_grace_and_leaves_the_queue_alone(shop: Shop) -> None:
+    """F12, C19."""
+    desk = shop.desk
+    worker = shop.worker(PORTAL_SHUTDOWN_GRACE_S="1.5")
+    quick = shop.begun([{"text": "soon "}, {"sleep": 0.7}, {"text": "done"}])
+    long = shop.begun([{"text": "long"}, {"block": True}])
+    session_id = desk.row(long).session_id
+    queued = [shop.submit("later", session_id) for _ in range(3)]
+    worker.terminate()
+    assert worker.process.wait(20) == 0
+    assert (desk.state(quick), desk.answer(quick).content) == ("completed", "soon done")
+    row = desk.row(long)
+    assert (row.state, row.reason) == ("interrupted", "shutdown")
+    assert {desk.state(run_id) for run_id in queued} == {"queued"}
+    with desk.db() as db:
+        run_store.release_queue(db, session_id)
+    shop.worker()
+    for run_id in queued:
+        assert desk.wait_final(run_id, 30) == "completed"
+    assert desk.turns(long) == 1
+
+
+def test_a_draining_worker_takes_nothing_more_and_ends_what_it_has(sqlite_shop: Shop) -> None:
+    desk = sqlite_shop.desk
+    sqlite_shop.worker()
+    running = sqlite_shop.begun([{"text": "a"}, {"sleep": 3}])
+    control = sqlite_shop.app.control
+    assert control.broadcast("portal_drain", reply=True, timeout=2)
+    waits = sqlite_shop.submit("hello")
+    assert desk.wait_final(running) == "completed"
+    time.sleep(1)
+    assert desk.state(waits) == "queued"
+    status = next(iter(control.inspect(timeout=2)._request("portal_status").values()))
+    assert (status["draining"], status["queues"], status["runs"]) == (True, [], 0)
+    control.broadcast("portal_drain", arguments={"on": False}, reply=True, timeout=2)
+    assert desk.wait_final(waits) == "completed"
+
+
+# ---- what operators see and do
+
+
+def test_inspect_tells_of_runs_without_their_contents(sqlite_shop: Shop) -> None:
+    desk = sqlite_shop.desk
+    sqlite_shop.worker()
+    run_id = sqlite_shop.begun([{"text": "canary"}, {"approval": "rm canary"}])
+    desk.wait(lambda: desk.state(run_id) == "awaiting_approval", what="the approval")
+    answers = sqlite_shop.app.control.inspect(timeout=2)._request("portal_runs")
+    (run,) = next(iter(answers.values()))
+    assert (run["run_id"], run["user"], run["source"], run["waits_for_people"]) == (run_id, "Ada", "api_server", 1)
+    assert "canary" not in json.dumps(answers)
+    active = next(iter(sqlite_shop.app.control.inspect(timeout=2).active().values()))
+    assert [task["id"] for task in active] == [run_id]
+    assert "canary" not in json.dumps(active)
+
+
+def test_a_revoked_turn_that_waits_is_cancelled(shop: Shop) -> None:
+    desk = shop.desk
+    worker = shop.worker()
+    running = shop.begun([{"text": "a"}, {"sleep": 2}])
+    waits = shop.submit("never", desk.row(running).session_id)
+    shop.app.control.revoke([waits, running])
+    desk.wait(lambda: desk.state(waits) == "cancelled", what="the cancellation")
+    assert desk.names(waits) == ["run.dequeued", "run.cancelled"]
+    assert desk.wait_final(running) == "completed"
+    assert desk.turns(waits) == 0
+    worker.terminate()
+    worker.process.wait(20)
+    unseen = desk.submit(desk.session(), "never")
+    shop.worker()
+    shop.app.control.revoke(unseen)
+    shop.send(unseen)
+    desk.wait(lambda: desk.state(unseen) in ("cancelled", "completed"), what="its end")
+
+
+def test_messages_that_are_not_json_or_of_unknown_tasks_are_dropped(sqlite_shop: Shop) -> None:
+    """S45."""
+    desk = sqlite_shop.desk
+    worker = sqlite_shop.worker()
+    pickled = Celery("evil", broker=sqlite_shop.app.conf.broker_url)
+    pickled.conf.broker_transport_options = sqlite_shop.app.conf.broker_transport_options
+    pickled.send_task(task_names.RUN_TURN, args=["x"], queue="runs", serializer="pickle")
+    sqlite_shop.app.send_task("os.system", args=["true"], queue="runs")
+    run_id = sqlite_shop.submit("hello")
+    assert desk.wait_final(run_id) == "completed"
+    assert worker.process.poll() is None
+    pickled.close()
+
+
+def clear_profile(desk: Desk, session_id: str) -> None:
+    with desk.db() as db:
+        chat_sessions.get(db, session_id).profile = None

@@ -11,6 +11,7 @@ from sqlalchemy import event, exc
 from shared.errors import LeaseLost
 from shared.relay.event_log import Cursor
 from shared.run_state import RunState
+from shared.store import pauses
 from shared.store import runs as run_store
 from shared.transcript import answer_text, fold
 from shared.transcript_json import from_json
@@ -171,6 +172,26 @@ def test_redis_may_be_away_for_the_whole_run(frail_desk: Desk, own_redis: RedisS
     process.janitor.sweep()
     assert desk.context.holes.all() == []
     assert desk.context.log.head(session_id).seq == 1  # a new epoch: who follows takes a snapshot
+
+
+def test_an_abort_and_an_answer_arrive_without_redis(frail_desk: Desk, own_redis: RedisServer) -> None:
+    """F38, F42: both stand in the database, where the worker looks by itself."""
+    desk = frail_desk
+    desk.start_threads()
+    answered = desk.submit(desk.session(), [{"approval": "ls"}, {"text": "done"}])
+    aborted = desk.submit(desk.session(), [{"text": "a"}, {"block": True}])
+    threads = [desk.start(answered), desk.start(aborted)]
+    pause = desk.wait(lambda: desk.pause(answered), what="the approval")
+    desk.wait(lambda: desk.turns(aborted), what="the other turn")
+    own_redis.kill()
+    with desk.db() as db:
+        pauses.answer(db, pause.id, user=None, choice="once")
+        run_store.request_abort(db, aborted, by_name="Ada")
+    for thread in threads:
+        thread.join(20)
+    assert (desk.state(answered), desk.state(aborted)) == ("completed", "aborted")
+    assert desk.backend.answers == [("0", "once")]
+    own_redis.start()
 
 
 def test_the_log_refuses_a_worker_that_has_lost_its_run(sqlite_desk: Desk) -> None:

@@ -17,6 +17,7 @@ from shared.run_state import EndReason, RunState
 from shared.store import chat_sessions
 from shared.store import runs as run_store
 from worker.context import WorkerContext
+from worker.heartbeat import sign_off
 from worker.runs.claim import dispatch
 from worker.runs.expiry import expire_due
 from worker.runs.queue_events import queue_of
@@ -176,12 +177,7 @@ class Janitor:
     def _forget_dead_workers(self) -> None:
         try:
             for worker_id in self._context.presence.dead_workers():
-                queue = task_names.worker_queue(worker_id)
-                with relay_errors():
-                    self._context.redis.delete(
-                        self._context.queue_key(queue), self._context.queue_key(f"_kombu.binding.{queue}")
-                    )
-                self._context.presence.forget_worker(worker_id)
+                sign_off(self._context, worker_id)
                 log.info("janitor.worker_forgotten", worker_id=worker_id)
         except RelayDown:
             return

@@ -39,25 +39,31 @@ from worker.runs.queue_events import queue_events
 
 DRAIN_EVENTS = 10_000
 DRAIN_BYTES = 64 << 20
+UNREADABLE = (ValueError, TypeError, KeyError, AttributeError)
 
 log = logs.get(__name__)
 
 
 @dataclass(frozen=True)
 class _Drained:
-    """The transcript as saved and as the log goes on, packed. `cursor`: how far the log was read; None: it was not."""
+    """The transcript as saved and as the log goes on, packed; None: it cannot be read, and stays as it is. `cursor`:
+    how far the log was read; None: it was not."""
 
-    packed: dict[str, Any]
+    packed: dict[str, Any] | None
     cursor: Cursor | None
 
 
 def seal(context: WorkerContext, run: Run, outcome: Outcome = WORKER_LOST) -> None:
     """End a begun or aborting run that its worker no longer drives. Raises LeaseLost when somebody was first,
     Unavailable."""
-    drained = _drain(context, run)
+    try:
+        drained = _drain(context, run)
+    except UNREADABLE:
+        log.exception("run.transcript_unreadable", run_id=run.id)
+        drained = _Drained(None, None)
     target = RunState.ABORTED if run.state == RunState.ABORTING else outcome.target
     is_abort = target is RunState.ABORTED
-    transcript = from_json(drained.packed)
+    transcript = Transcript(run_id=run.id) if drained.packed is None else from_json(drained.packed)
     endings = _endings(run, target, outcome, transcript)
     for event in endings:
         fold(transcript, event)
@@ -68,8 +74,8 @@ def seal(context: WorkerContext, run: Run, outcome: Outcome = WORKER_LOST) -> No
             RunState(run.state),
             target,
             fence=run.fence,
-            content=answer_text(transcript),
-            transcript=to_json(transcript),
+            content=None if drained.packed is None else answer_text(transcript),
+            transcript=None if drained.packed is None else to_json(transcript),
             reason=(run.reason or EndReason.USER) if is_abort else outcome.reason,
             error_code=None if is_abort else outcome.code,
             error=None if is_abort else outcome.message,
@@ -139,6 +145,7 @@ def _fold_entries(transcript: Transcript, run: Run, entries: list[Entry]) -> int
 def _copy_rest(context: WorkerContext, run: Run, drained: _Drained, endings: list[AnyEvent]) -> None:
     """What the old worker said between the reading of the log and the raised fence: the page has seen it."""
     assert drained.cursor is not None
+    assert drained.packed is not None
     try:
         entries = _read(context, run, drained.cursor)
     except RelayDown:
