@@ -25,7 +25,7 @@ from webapp.live.standing import note_use, standings
 log = logs.get("webapp.live.watch")
 
 GUARD_S = 2.0
-HEADS_S = 4.0  # with the time of one look, 5 s
+HEADS_S = 3.0  # with the time of one look surely below 5 s
 STATES_S = 30.0
 SECOND_LOOK_S = 3.0
 
