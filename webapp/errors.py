@@ -1,6 +1,7 @@
 """PlatformError -> status and body, in one table for every door: pages, API, sockets."""
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any
 
@@ -13,7 +14,7 @@ from shared import errors, ids, logs
 from shared.relay.connection import RelayDown
 from webapp.auth import Principal
 from webapp.context import web
-from webapp.render import render
+from webapp.render import _, render
 
 log = logs.get("webapp.errors")
 
@@ -42,6 +43,7 @@ STATUS: dict[type[errors.PlatformError], int] = {
 HTTP_CODES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "too_large", 415: "not_json"}
 PAGES_BELOW_API = ("/api/docs",)
 PAUSE_QUEUE_FULL_S = 5
+_NUMBER = re.compile(r"\d+")
 DRAIN_LIMIT_BYTES = 32 << 20  # of a body that is refused, so that the client hears the answer and not a reset
 
 
@@ -100,6 +102,16 @@ def problem_of(error: Exception) -> Problem:
     error_id = ids.new_id()[:12]
     log.error("request.failed", error_id=error_id, exc_info=original or error)
     return Problem(500, "internal_error", f"Something went wrong here. Tell an operator: {error_id}", error_id=error_id)
+
+
+def told(detail: str) -> str:
+    """`detail` in the reader's language. The catalogue holds sentences with numbers as `Wait {} s.`"""
+    translated = _(detail)
+    if translated != detail:
+        return translated
+    pattern = _NUMBER.sub("{}", detail)
+    translated = _(pattern)
+    return detail if translated == pattern else translated.format(*_NUMBER.findall(detail))
 
 
 def register(app: Flask) -> None:
@@ -164,7 +176,7 @@ def _as_page(problem: Problem) -> Response:
     partial = request.headers.get("HX-Request") == "true" and request.headers.get("HX-Boosted") != "true"
     name = "fragments/notice.html" if partial else "pages/error.html"
     try:
-        body = render(name, problem=problem, switch_for=_switch_for(problem))
+        body = render(name, problem=replace(problem, detail=told(problem.detail)), switch_for=_switch_for(problem))
     except Exception:  # the last resort of a page: whatever is wrong with it, people hear what happened
         log.exception("error_page.failed", code=problem.code)
         said = f"{problem.status} {problem.title}" + (f" ({problem.error_id})" if problem.error_id else "")

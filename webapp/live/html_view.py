@@ -9,7 +9,7 @@ from shared.relay.event_log import Cursor
 from shared.transcript import Gap
 from webapp.auth import Principal
 from webapp.context import WebContext
-from webapp.errors import problem_of
+from webapp.errors import problem_of, told
 from webapp.live import commands, fragments
 from webapp.live.follower import Follower, Item, Resumed
 from webapp.live.live_event import LiveEvent
@@ -66,7 +66,7 @@ class HtmlView:
         return [_frame(fragments.ack(command.id, **{"event": command.event, **facts}))]
 
     def failed(self, command_id: commands.CommandId, fault: Exception) -> list[bytes]:
-        return [_frame(fragments.notice(self._reader, problem_of(fault).detail, command_id=command_id))]
+        return [_frame(fragments.notice(self._reader, told(problem_of(fault).detail), command_id=command_id))]
 
     def pong(self, command_id: commands.CommandId) -> list[bytes]:
         return [_frame(fragments.ack(command_id, event="pong"))]

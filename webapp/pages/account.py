@@ -11,8 +11,8 @@ from webapp.actions import account, chat_sessions
 from webapp.addresses import local_target
 from webapp.auth import Principal, current, current_or_none
 from webapp.context import web
-from webapp.errors import STATUS
-from webapp.render import LANGUAGE_COOKIE, LOCALES, _, render, url
+from webapp.errors import STATUS, told
+from webapp.render import LANGUAGE_COOKIE, LOCALES, render, url
 
 bp = Blueprint("account", __name__)
 
@@ -181,7 +181,7 @@ def _settings_page(
         principal=principal,
         tokens=account.tokens_of(web(), principal),
         made=made,
-        error=None if error is None else error.message,
+        error=None if error is None else told(error.message),
         done=request.args.get("done") == "password",
         next=next_target,
     )
@@ -206,7 +206,7 @@ def _signed_in(done: account.SignedIn, target: str) -> Response:
 
 def _again(template: str, error: errors.PlatformError, **values: str) -> Response:
     """The form once more, with what went wrong; what was typed stays, but for the password."""
-    response = _page(template, error=_(error.message), **values)
+    response = _page(template, error=told(error.message), **values)
     response.status_code = _status(error)
     if isinstance(error, errors.TooManyRequests):
         response.headers["Retry-After"] = str(error.retry_after_s)

@@ -1,0 +1,84 @@
+"""One table from our exceptions to what clients are told, by every door and in the reader's language."""
+
+import pytest
+
+from shared import errors
+from shared.relay.connection import AppendUnknown, RelayDown
+from tests.rig.web import Web
+from webapp.errors import problem_of, told
+from webapp.render import Reader, reading_as
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (errors.InvalidCommand("x"), 400, "invalid_command"),
+        (errors.InvalidCommand("x", code="bad_name"), 400, "bad_name"),
+        (errors.NotAuthenticated("x"), 401, "not_authenticated"),
+        (errors.Forbidden("x"), 403, "forbidden"),
+        (errors.NotFound("x"), 404, "not_found"),
+        (errors.Conflict("x"), 409, "conflict"),
+        (errors.IllegalMove("x"), 409, "illegal_move"),
+        (errors.LeaseLost("x"), 409, "lease_lost"),
+        (errors.AlreadyDecided("x"), 409, "already_decided"),
+        (errors.Expired("x"), 409, "expired"),
+        (errors.TooLarge("x"), 413, "too_large"),
+        (errors.QueueFull("x"), 429, "queue_full"),
+        (errors.TooManyRequests("x", retry_after_s=7), 429, "too_many_requests"),
+        (errors.Unavailable("x"), 503, "unavailable"),
+        (errors.StorageFull("x"), 507, "storage_full"),
+        (errors.BackendUnavailable("x"), 502, "backend_unavailable"),
+        (errors.BackendTimeout("x"), 504, "backend_timeout"),
+        (RelayDown("Error 111 connecting to 10.0.0.5:6379"), 503, "relay_down"),
+        (AppendUnknown("unix:///run/portal/redis.sock"), 503, "append_unknown"),
+        (errors.PlatformError("x"), 500, "internal_error"),
+        (KeyError("secret"), 500, "internal_error"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+def test_each_error_has_its_status_and_code(error: Exception, status: int, code: str) -> None:
+    problem = problem_of(error)
+    assert (problem.status, problem.code) == (status, code)
+    for inner in ("10.0.0.5", "redis.sock", "secret"):
+        assert inner not in str(problem.as_dict())
+
+
+def test_every_error_of_ours_is_in_the_table() -> None:
+    """A new kind inherits the status of its parent; none falls through to 500 by being forgotten."""
+
+    def kinds(kind: type[errors.PlatformError]) -> list[type[errors.PlatformError]]:
+        return [kind, *(each for sub in kind.__subclasses__() for each in kinds(sub))]
+
+    unknown = {kind for kind in kinds(errors.PlatformError) if problem_of(kind("x")).status == 500}
+    assert {kind.__name__ for kind in unknown} <= {"PlatformError", "SettingsError", "DataDirFault", "Gap"}
+
+
+@pytest.mark.parametrize(
+    ("english", "chinese"),
+    [
+        ("There is no such session.", "没有这个对话。"),
+        ("Too many tries. Wait 16 s.", "尝试次数过多。请等待 16 秒。"),
+        (
+            "Use at least 12 characters; a few words together are easy to remember.",
+            "至少使用 12 个字符；几个词连在一起就很好记。",
+        ),
+        ("Something {} that 3 translators {0} forgot", "Something {} that 3 translators {0} forgot"),
+    ],
+)
+def test_people_hear_of_errors_in_their_language(english: str, chinese: str) -> None:
+    with reading_as(Reader("zh_Hans")):
+        assert told(english) == chinese
+    with reading_as(Reader("en")):
+        assert told(english) == english
+
+
+def test_a_chinese_browser_gets_chinese_error_pages_and_forms(web: Web) -> None:
+    browser = web.browser(web.admin)
+    chinese = {"Accept-Language": "zh-CN,zh;q=0.9"}
+    notice = browser.post("/chat/nobody/send", {"input": "x"}, headers={**chinese, "HX-Request": "true"})
+    assert notice.status_code == 404
+    assert "没有这个对话" in notice.get_data(as_text=True)
+    wrong = web.browser().post("/login", {"login": "admin", "password": "x"}, headers=chinese)
+    assert "用户名或密码错误" in wrong.get_data(as_text=True)
+    program = web.program(web.admin)
+    assert program.get("/api/chat/sessions/x", headers=chinese).json["detail"] == "There is no such session."
