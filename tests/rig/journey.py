@@ -205,6 +205,10 @@ class Journey:
         with transaction(self.factory, write=False) as db:
             return list(db.scalars(select(Run).where(Run.session_id == session_id).order_by(Run.position)))
 
+    def pauses_of(self, session_id: str) -> list[Pause]:
+        with transaction(self.factory, write=False) as db:
+            return list(db.scalars(select(Pause).where(Pause.session_id == session_id).order_by(Pause.created_at)))
+
     def wait_state(self, run_id: str, *states: RunState, timeout_s: float = END_S) -> Run:
         def reached() -> Run | None:
             run = self.run(run_id)
@@ -328,9 +332,7 @@ def check_rest(journey: Journey, session_id: str, headers: Mapping[str, str]) ->
 
 def check_pauses(journey: Journey, session_id: str) -> None:
     """P6: each question was decided once, and by whom is known."""
-    with transaction(journey.factory, write=False) as db:
-        pauses = list(db.scalars(select(Pause).where(Pause.session_id == session_id)))
-    for pause in pauses:
+    for pause in journey.pauses_of(session_id):
         assert pause.state in ("answered", "expired", "withdrawn")
         assert pause.decided_at is not None
         assert (pause.by_name is not None) == (pause.state == "answered")
