@@ -19,6 +19,8 @@ GROWTH: Final = 1.06  # a longer one only when it has grown by this factor: the 
 TAIL_CHARS: Final = 1_000  # of an unfinished line of code that is shown
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})([^\n]*)$")
 _BLANK_LINES = re.compile(r"^(?:[ \t]*\n)+")
+_ENDS_BLANK = re.compile(r"(?:^|\n)[ \t]*\n$")
+_ENDED_BY_BLANK = frozenset({"paragraph_open", "heading_open", "hr", "table_open", "blockquote_open"})
 _NOT_A_ROW = re.compile(r"^(?: {4}|\t| {0,3}(?:>|#|```|~~~|[-*+](?:\s|$)|\d{1,9}[.)](?:\s|$)))")
 
 
@@ -126,12 +128,17 @@ class StreamingMarkdown:
 
         Judged by whole lines only: a line may still become another kind of block while it grows (`#` to `#tag`)."""
         source = _BLANK_LINES.sub("", self._source())
-        settled = html_of.top_level(source[: source.rfind("\n") + 1])
+        whole_lines = source[: source.rfind("\n") + 1]
+        settled = html_of.top_level(whole_lines)
         finished = ""
-        if len(settled) > 1:
+        if settled and settled[-1][0].type in _ENDED_BY_BLANK and _ENDS_BLANK.search(whole_lines):
+            finished = html_of.html(settled, self._copy)
+            source = source[len(whole_lines) :]
+        elif len(settled) > 1:
             finished = html_of.html(settled[:-1], self._copy)
-            self._finished.append(finished)
             source = html_of.from_line(source, html_of.first_line(settled[-1]))
+        if finished:
+            self._finished.append(finished)
         self._restart(source)
         first, newline, rest = source.partition("\n")
         fence = _FENCE.match(first) if newline else None

@@ -79,6 +79,7 @@ class PageView:
         self._reader = replace(reader, live=True)
         self._live: dict[str, LiveTurn] = {}
         self._ended: set[str] = set()
+        self._fresh: set[str] = set()  # runs whose whole turn this frame brings
         self._owed: set[str] = set()  # page regions that could not be read
         self._owed_ends: set[str] = set()
         self._words = ""
@@ -129,12 +130,18 @@ class PageView:
             parts: list[str] = []
             self._words = ""
             ends = set(self._owed_ends)
+            self._fresh.clear()
             for live_event in events:
                 if live_event.event is not None:
                     self._take(live_event.event, page, parts, ends)
-            for turn in self._live.values():
-                parts += turn.changes(self.session_id)
+            for run_id, turn in self._live.items():
+                if run_id not in self._fresh:
+                    parts += turn.changes(self.session_id)
+                elif run_id not in ends:
+                    parts.append(self._turn_html(turn.whole()))
             for run_id in ends:
+                if run_id in self._fresh:
+                    del self._live[run_id]  # the page has not seen it yet
                 parts += self._tried(partial(self._end, run_id), self._owed_ends, {run_id})
             if page:
                 parts += self._tried(partial(self._page_now, page), self._owed, page)
@@ -175,7 +182,7 @@ class PageView:
             self._words = _("Turn %(n)s waits for %(what)s.", n=turn.skeleton.number, what=what)
         if "turn" in regions:
             turn.refresh()
-            parts.append(self._turn_html(turn.whole()))
+            self._fresh.add(run_id)
             self._words = _("Turn %(n)s has started.", n=turn.skeleton.number)
             return
         turn.dirty.update(region for region in regions if region not in PAGE)
@@ -194,8 +201,9 @@ class PageView:
         if isinstance(event, e.RunStarted):
             t = Transcript(run_id=run_id, queued_at=None if run is None else run.created_at)
         fold(t, event)
-        shown = self._turn_html(self._adopted(t, facts).whole())
-        return [self._turn_html(question) if question is not None else "", shown]
+        self._adopted(t, facts)
+        self._fresh.add(run_id)
+        return [self._turn_html(question)] if question is not None else []
 
     # ---- turns that go on
 
