@@ -85,6 +85,11 @@ def make_engine(source: Settings | str, *, statement_timeout_s: float | None = S
     return engine
 
 
+def connections_of(engine: Engine) -> int:
+    """How many connections the engine opens at most."""
+    return SQLITE_CONNECTIONS if engine.dialect.name == "sqlite" else POSTGRES_CONNECTIONS
+
+
 def make_session_factory(engine: Engine) -> sessionmaker[Session]:
     """Sessions whose objects stay readable after the commit."""
     return sessionmaker(engine, expire_on_commit=False)

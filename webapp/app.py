@@ -1,13 +1,14 @@
 """create_app(settings): builds the parts of a web process, wires and registers them; holds no behaviour of its own."""
 
 from pathlib import Path
+from threading import BoundedSemaphore
 
 from flask import Flask
 from sqlalchemy import Engine
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from shared import logs
-from shared.database import make_engine, make_session_factory
+from shared.database import connections_of, make_engine, make_session_factory
 from shared.relay.connection import connect
 from shared.relay.event_log import EventLog
 from shared.relay.keys import Keys
@@ -75,6 +76,7 @@ def make_context(settings: Settings) -> WebContext:
         celery=make_celery(settings),
         throttle=Throttle(client, settings.redis_prefix, breaker),
         breaker=breaker,
+        readers=BoundedSemaphore(connections_of(engine) // 2),
     )
 
 

@@ -2,6 +2,7 @@
 
 from contextlib import ExitStack
 from dataclasses import dataclass
+from threading import BoundedSemaphore
 from typing import TYPE_CHECKING, cast
 
 from celery import Celery
@@ -9,7 +10,8 @@ from flask import Flask, current_app, g
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session, sessionmaker
 
-from shared.database import transaction
+from shared import errors
+from shared.database import POOL_TIMEOUT_S, transaction
 from shared.relay.connection import Client
 from shared.relay.event_log import EventLog
 from shared.relay.keys import Keys
@@ -37,6 +39,9 @@ class WebContext:
     celery: Celery  # sends tasks by name; it knows none
     throttle: Throttle
     breaker: RelayBreaker
+    readers: BoundedSemaphore
+    """Requests that hold a connection of their own. An action or a snapshot inside one needs a second: were all
+    connections held by such requests, each would wait for another until the pool gives up."""
 
 
 def web() -> WebContext:
@@ -51,9 +56,12 @@ def db() -> Session:
     is told.
     """
     if "db" not in g:
-        stack = ExitStack()
-        g.db = stack.enter_context(transaction(web().factory, write=False))
-        g.db_stack = stack
+        with ExitStack() as stack:
+            if not web().readers.acquire(timeout=POOL_TIMEOUT_S):
+                raise errors.Unavailable("All database connections are busy. Try again in a moment.")
+            stack.callback(web().readers.release)
+            g.db = stack.enter_context(transaction(web().factory, write=False))
+            g.db_stack = stack.pop_all()
     return cast(Session, g.db)
 
 

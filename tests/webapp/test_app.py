@@ -3,8 +3,10 @@
 import http.client
 import json
 import socket
+import time
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from shared.database import make_engine, make_session_factory, migrate, transact
 from shared.errors import SettingsError
 from shared.models import Run
 from shared.settings import load
+from tests.rig.postgres_server import PostgresRig
 from tests.rig.redis_server import RedisServer
 from tests.rig.web import WebMaker
 from tests.rig.web_process import REPOSITORY, WebProcess
@@ -199,3 +202,17 @@ def test_on_a_full_disk_a_submit_answers_507_and_nothing_half_is_left(make_web: 
     with transaction(web.factory, write=False) as db:
         assert db.query(Run).count() == 0
     assert program.submit(session_id, "x" * 400_000, key="k1").status_code == 202
+
+
+def test_more_page_views_at_once_than_connections_all_succeed(make_web: WebMaker, postgres: PostgresRig) -> None:
+    """Each view holds a connection and takes another one for the snapshot: they must not wait for each other."""
+    url = postgres.new_database()
+    migrate(url)
+    web = make_web(database_url=url)
+    session_id = web.program(web.admin).new_session()
+    browsers = [web.browser(web.admin) for _ in range(100)]
+    begun = time.monotonic()
+    with ThreadPoolExecutor(len(browsers)) as pool:
+        codes = set(pool.map(lambda browser: browser.get(f"/chat/{session_id}").status_code, browsers))
+    assert codes == {200}
+    assert time.monotonic() - begun < 9
