@@ -118,7 +118,7 @@ def _by_cookie() -> Principal | None:
         user.role,
         "cookie",
         sign_in_hash=row.id_hash,
-        grants=tuple(sorted((row.grants or {}).items())),
+        grants=tuple(sorted(grant for grant in (row.grants or {}).items() if grant[1] > now.timestamp())),
         confirmed_at=row.confirmed_at,
         address=request.remote_addr,
     )
