@@ -23,7 +23,6 @@ from webapp.context import WebContext
 log = logs.get("webapp.dispatch")
 
 SEND_TIMEOUT_S = 2
-WITHOUT_WARM_AGENT = "api_server"  # the gateway keeps no agent between turns: any worker is as good
 
 
 def make_celery(settings: Settings) -> Celery:
@@ -69,7 +68,7 @@ def send_turn(web: WebContext, run: Run, *, warm_worker: str | None = None) -> b
             args=[run.id],
             kwargs={"session": run.session_id, "user": run.user_name, "backend": run.source},
             task_id=run.id,
-            queue=_queue_for(web, run, warm_worker),
+            queue=task_names.turn_queue(run.source, warm_worker, Presence(web.redis, web.keys).worker_is_alive),
             retry=False,
             ignore_result=True,
         )
@@ -80,10 +79,3 @@ def send_turn(web: WebContext, run: Run, *, warm_worker: str | None = None) -> b
         log.warning("run.not_dispatched", run_id=run.id, session_id=run.session_id, error=type(error).__name__)
         return False
     return True
-
-
-def _queue_for(web: WebContext, run: Run, warm_worker: str | None) -> str:
-    if warm_worker is None or run.source == WITHOUT_WARM_AGENT:
-        return task_names.RUNS_QUEUE
-    alive = Presence(web.redis, web.keys).worker_is_alive(warm_worker)
-    return task_names.worker_queue(warm_worker) if alive else task_names.RUNS_QUEUE

@@ -12,6 +12,7 @@ from shared import errors, task_names
 from shared.database import transaction
 from shared.models import AuditEvent, ChatMessage, ChatSession, Run, User
 from shared.protocol import commands
+from shared.queue_events import SHOWN_INPUT_CHARS
 from shared.relay.event_log import EventLog
 from shared.relay.presence import Presence, WorkerFacts
 from shared.run_state import FINAL, RunState
@@ -80,6 +81,12 @@ def test_a_turn_is_committed_then_told_then_sent(mine: Mine) -> None:
     }
     assert run.dispatched_at_db is not None
     assert run.dispatches == 1
+
+
+def test_a_long_turn_is_stored_whole_and_told_in_its_shown_part(mine: Mine) -> None:
+    done = mine.submit("x" * 100_000)
+    assert len(mine.run(done.run_id).input) == 100_000
+    assert len(events(mine.web, mine.id)[0].data.input) == SHOWN_INPUT_CHARS
 
 
 def test_turns_behind_a_running_one_wait_and_say_their_place(mine: Mine) -> None:

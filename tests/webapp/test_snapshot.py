@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from shared.database import make_engine, make_session_factory, migrate, transaction
 from shared.errors import NotFound
 from shared.models import ChatSession
+from shared.queue_events import SHOWN_INPUT_CHARS
 from shared.relay.connection import connect_url
 from shared.relay.event_log import EventLog
 from shared.relay.keys import Keys
@@ -78,7 +79,7 @@ def test_resumed_tells_everything_a_client_needs(factory: sessionmaker[Session],
     assert answer["logs"]
     [item] = told["queue"]
     assert (item["queue_id"], item["run_id"], item["position"]) == (waiting.queue_id, waiting.id, 1)
-    assert len(item["input"]) == snapshot.SHOWN_INPUT
+    assert len(item["input"]) == SHOWN_INPUT_CHARS
     [open_pause] = told["pauses"]
     assert open_pause["approval_id"] == pause.id
     assert (open_pause["command"], open_pause["kind"]) == ("rm -r build", "shell")

@@ -193,7 +193,7 @@ def test_a_failure_holds_continues_or_cancels_the_queue(desk: Desk, policy: str)
         held = db.get(ChatSession, session_id).held_reason
     assert held == ("backend_refused" if policy == "hold" else None)
     if policy == "cancel":
-        assert desk.names(second) == ["run.cancelled", "run.dequeued"]
+        assert desk.names(second) == ["run.dequeued", "run.cancelled"]
     execute(second, desk.context)
     assert desk.state(second) == {"hold": "queued", "continue": "completed", "cancel": "cancelled"}[policy]
 

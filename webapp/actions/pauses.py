@@ -4,17 +4,11 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from shared import clock, errors
+from shared import errors
 from shared.database import in_transaction
 from shared.models import Pause, Run
+from shared.pause_events import resolved_event
 from shared.protocol import commands
-from shared.protocol.events import (
-    ApprovalResolved,
-    ApprovalResolvedData,
-    ClarifyResolved,
-    ClarifyResolvedData,
-    Event,
-)
 from shared.relay.mailbox import Note
 from shared.store import audit, pauses, runs, users
 from shared.text import storable
@@ -93,16 +87,6 @@ def _find(db: Session, principal: Principal, session_id: str, pause_id: str, kin
 
 
 def _tell(web: WebContext, pause: Pause, run: Run) -> Answered:
-    announce(web, run.session_id, _resolved(pause))
+    announce(web, run.session_id, resolved_event(pause))
     nudge(web, run.worker_id, Note(run_id=run.id, kind="answer", fence=pause.fence, pause_id=pause.id))
     return Answered(pause.id, run.id, pause.choice, pause.answer, pause.by_name)
-
-
-def _resolved(pause: Pause) -> Event:
-    """As of the moment that the database keeps: the worker that reads the row folds the same."""
-    at = pause.decided_at or clock.now()
-    if pause.kind == CLARIFICATION:
-        answer = ClarifyResolvedData(clarify_id=pause.id, answer=pause.answer, by=pause.by_name, reason="answered")
-        return ClarifyResolved(session_id=pause.session_id, run_id=pause.run_id, at=at, data=answer)
-    decision = ApprovalResolvedData(approval_id=pause.id, choice=pause.choice, by=pause.by_name, reason="answered")
-    return ApprovalResolved(session_id=pause.session_id, run_id=pause.run_id, at=at, data=decision)

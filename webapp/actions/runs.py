@@ -22,13 +22,14 @@ from shared.protocol.events import (
     SessionUpdated,
     SessionUpdatedData,
 )
+from shared.queue_events import SHOWN_INPUT_CHARS, cancelled_events
 from shared.relay.mailbox import Note
 from shared.run_state import FINAL, RunState
 from shared.store import audit, chat_sessions, runs, users
 from webapp import rights
 from webapp.actions import names
 from webapp.actions.input import checked
-from webapp.actions.queue_events import Queue, QueueChanged, cancelled_events, queue_of
+from webapp.actions.queue_events import Queue, QueueChanged, queue_of
 from webapp.announce import announce, nudge
 from webapp.auth import Principal
 from webapp.context import WebContext
@@ -216,7 +217,7 @@ def _queued_event(session_id: str, done: runs.Enqueued) -> RunQueued:
             queue_length=done.queue_length,
             held=done.held is not None,
             message_id=done.message.id,
-            input=done.run.input,
+            input=done.run.input[:SHOWN_INPUT_CHARS],
             by=done.run.user_name,
             number=done.run.position,
         ),

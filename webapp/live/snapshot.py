@@ -23,6 +23,7 @@ from shared import clock
 from shared.database import transaction
 from shared.errors import NotFound
 from shared.models import ChatMessage, ChatSession, Pause, Run
+from shared.queue_events import queue_told
 from shared.relay.connection import RelayDown
 from shared.relay.event_log import Cursor, EventLog, event_of
 from shared.run_state import ACTIVE, RunState
@@ -34,7 +35,6 @@ from webapp.live.live_event import LiveEvent
 MESSAGES = 50
 TRIES = 8
 TRY_AGAIN_S = 0.02
-SHOWN_INPUT = 2_000  # code points of a queued turn's input
 _WINDOWS = (64, 500, 2_000)
 
 
@@ -257,22 +257,11 @@ def _state_facts(view: Snapshot) -> dict[str, Any]:
         "inputTokens": session.total_input_tokens,
         "outputTokens": session.total_output_tokens,
         "queueLength": len(view.queue),
-        "queue": [queue_item(run, place) for place, run in enumerate(view.queue, 1)],
+        "queue": [item.model_dump() for item in queue_told(view.queue, session.held_reason).queue],
         "held": session.held_reason,
         "pauses": [pause_body(pause) for pause in view.pauses],
         "hasOlder": view.has_older,
         "relay": "live" if view.relay_up else "polling",
-    }
-
-
-def queue_item(run: Run, place: int) -> dict[str, Any]:
-    """A waiting turn, with the names of `queue.updated`; `position` 1 is next."""
-    return {
-        "queue_id": run.queue_id,
-        "run_id": run.id,
-        "position": place,
-        "input": run.input[:SHOWN_INPUT],
-        "by": run.user_name,
     }
 
 

@@ -15,8 +15,6 @@ from shared.store import chat_sessions
 from shared.store import runs as run_store
 from worker.context import WorkerContext
 
-GATEWAY_SOURCE = "api_server"  # its sessions have no warm agent: any worker is as good as another
-
 log = logs.get(__name__)
 
 
@@ -47,10 +45,8 @@ def dispatch(run: Run, context: WorkerContext, *, warm_worker: str | None = None
 
     `marked`: the caller has already noted the dispatch in the database.
     """
-    queue = task_names.RUNS_QUEUE
     try:
-        if warm_worker is not None and run.source != GATEWAY_SOURCE and context.presence.worker_is_alive(warm_worker):
-            queue = task_names.worker_queue(warm_worker)
+        queue = task_names.turn_queue(run.source, warm_worker, context.presence.worker_is_alive)
         if not marked:
             with transaction(context.factory) as db:
                 run_store.mark_dispatched(db, run.id)

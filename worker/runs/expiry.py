@@ -3,13 +3,12 @@
 The database's clock decides, and one compare-and-set for each pause: who wins appends the event.
 """
 
-from typing import Literal, cast
-
 from sqlalchemy.orm import Session
 
-from shared import clock, logs
+from shared import logs
 from shared.database import in_transaction
 from shared.models import Pause
+from shared.pause_events import resolved_event
 from shared.protocol.events import (
     AnyEvent,
     ApprovalResolved,
@@ -26,8 +25,6 @@ from shared.store import runs as run_store
 from shared.transcript_items import Approval, Clarification
 from worker.context import WorkerContext
 from worker.runs.inbox import PauseDecided
-
-Reason = Literal["answered", "expired", "withdrawn"]
 
 log = logs.get(__name__)
 
@@ -53,18 +50,6 @@ def expire_due(context: WorkerContext) -> list[Pause]:
             context.holes.add(pause.session_id)
             log.warning("pause.expiry_not_told", pause_id=pause.id, error=type(error).__name__)
     return [pause for pause, _ in expired]
-
-
-def resolved_event(pause: Pause) -> AnyEvent:
-    """The event that tells how a pause was decided, and when. It carries no fence: whoever reads the row may say it."""
-    by = pause.by_name
-    at = pause.decided_at or clock.now()
-    if pause.kind == "clarification":
-        answer = ClarifyResolvedData(clarify_id=pause.id, answer=pause.answer, by=by, reason=cast(Reason, pause.state))
-        return ClarifyResolved(session_id=pause.session_id, run_id=pause.run_id, at=at, data=answer)
-    choice = pause.choice if pause.state == "answered" else "deny"
-    decision = ApprovalResolvedData(approval_id=pause.id, choice=choice, by=by, reason=cast(Reason, pause.state))
-    return ApprovalResolved(session_id=pause.session_id, run_id=pause.run_id, at=at, data=decision)
 
 
 def withdrawn_event(session_id: str, run_id: str, fence: int, pause: Approval | Clarification) -> AnyEvent:

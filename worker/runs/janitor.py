@@ -12,6 +12,7 @@ from shared.database import db_time, transaction
 from shared.errors import LeaseLost, NotFound, Unavailable
 from shared.models import Run
 from shared.protocol.events import QueueUpdated, to_payload
+from shared.queue_events import queue_told
 from shared.relay.connection import RelayDown, relay_errors
 from shared.run_state import EndReason, RunState
 from shared.store import chat_sessions
@@ -20,7 +21,6 @@ from worker.context import WorkerContext
 from worker.heartbeat import sign_off
 from worker.runs.claim import dispatch
 from worker.runs.expiry import expire_due
-from worker.runs.queue_events import queue_of
 from worker.runs.sealing import seal, tell_failed
 
 TOO_OLD = "The turn waited for a day and was never started. Its text is kept; try it again."
@@ -163,7 +163,7 @@ class Janitor:
             try:
                 with transaction(self._context.factory, write=False) as db:
                     session = chat_sessions.get(db, session_id, with_deleted=True)
-                    queue = queue_of(run_store.queue(db, session_id), session.held_reason)
+                    queue = queue_told(run_store.queue(db, session_id), session.held_reason)
                 again = QueueUpdated(session_id=session_id, data=queue)
                 self._context.log.append(session_id, [to_payload(again)], new_epoch=True)
             except RelayDown:

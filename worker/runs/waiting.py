@@ -17,6 +17,7 @@ from shared import clock, logs
 from shared.database import in_transaction, transaction
 from shared.errors import BackendError, LeaseLost, Unavailable
 from shared.models import Pause
+from shared.pause_events import resolved_event
 from shared.protocol.events import (
     AnyEvent,
     ApprovalRequested,
@@ -29,7 +30,7 @@ from shared.text import storable
 from worker.backends.base import ApprovalAsked, Backend, Choice, ClarifyAsked
 from worker.context import WorkerContext
 from worker.runs import interrupts
-from worker.runs.expiry import expire_due, resolved_event, withdrawn_event
+from worker.runs.expiry import expire_due, withdrawn_event
 from worker.runs.inbox import AnswerFailed
 from worker.runs.live_run import LiveRun
 from worker.runs.recorder import Recorder
