@@ -5,10 +5,9 @@ The keys of one session share the hash tag `{session id}`, so that a script may 
 
 from dataclasses import dataclass
 
-LOG_TTL_S = 86_400  # the default of PORTAL_LOG_TTL_S, from the last event on
 MAILBOX_TTL_S = 3_600  # of a dead worker; what it would have heard stands in the database
 WORKER_TTL_S = 45  # three heartbeats of 15 s
-WORKER_SEEN_TTL_S = 604_800
+WORKERS_TTL_S = 604_800
 WATCH_TTL_S = 60  # three pings of 20 s
 
 
@@ -30,13 +29,6 @@ class Keys:
         """Pub/sub channel: every batch as it is appended."""
         return f"{self.prefix}{{{session_id}}}:c"
 
-    def session_of_channel(self, channel: bytes) -> str | None:
-        """The session id of a channel's name; None when it is not one of ours."""
-        name = channel.decode("utf-8", "replace")
-        if not (name.startswith(self.prefix + "{") and name.endswith("}:c")):
-            return None
-        return name[len(self.prefix) + 1 : -3]
-
     def watchers(self, session_id: str) -> str:
         """Sorted set: who watches the session, by the time of the last sign."""
         return f"{self.prefix}{{{session_id}}}:w"
@@ -52,10 +44,6 @@ class Keys:
     def workers(self) -> str:
         """Sorted set: ids of workers by the time of their last heartbeat."""
         return f"{self.prefix}workers"
-
-    def worker_seen(self) -> str:
-        """String: some worker has answered in the last days."""
-        return f"{self.prefix}worker-seen"
 
     def run_heartbeat(self, run_id: str) -> str:
         """String: the id of the worker that drives the run now."""

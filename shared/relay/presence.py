@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from shared.protocol.events import Time
 from shared.relay.connection import Client, relay_errors
-from shared.relay.keys import WATCH_TTL_S, WORKER_SEEN_TTL_S, WORKER_TTL_S, Keys
+from shared.relay.keys import WATCH_TTL_S, WORKER_TTL_S, WORKERS_TTL_S, Keys
 
 Facts = TypeVar("Facts", bound=BaseModel)
 
@@ -57,8 +57,7 @@ class Presence:
             pipe = self._client.pipeline(transaction=False)
             pipe.set(self._keys.worker(facts.worker_id), facts.model_dump_json(), px=self._ttl_ms)
             pipe.zadd(self._keys.workers(), {facts.worker_id: now})
-            pipe.expire(self._keys.workers(), WORKER_SEEN_TTL_S)
-            pipe.set(self._keys.worker_seen(), b"1", ex=WORKER_SEEN_TTL_S)
+            pipe.expire(self._keys.workers(), WORKERS_TTL_S)
             for run_id in facts.runs:
                 pipe.set(self._keys.run_heartbeat(run_id), facts.worker_id, px=self._ttl_ms)
             pipe.execute()
@@ -97,11 +96,6 @@ class Presence:
     def worker_is_alive(self, worker_id: str) -> bool:
         with relay_errors():
             return bool(self._client.exists(self._keys.worker(worker_id)))
-
-    def worker_seen_once(self) -> bool:
-        """Whether any worker has answered in the last days."""
-        with relay_errors():
-            return bool(self._client.exists(self._keys.worker_seen()))
 
     def beat_run(self, run_id: str, worker_id: str) -> None:
         """Say that the run is driven; `beat_worker` does the same for all runs of a worker."""

@@ -56,7 +56,9 @@ def test_an_abort_stops_the_backend_and_keeps_what_came(desk: Desk, note: bool) 
     assert (answer.content, answer.status) == ("twenty words", "STOPPED")
     desk.wait(lambda: desk.names(run_id)[-1] == "abort.completed", what="the end told")
     stages = [e.data.stage for e in desk.events(run_id) if e.event == "abort.started"]
-    assert stages == ["seen", "acknowledged"] or stages == ["seen"]
+    assert stages in (["seen", "acknowledged"], ["seen"])
+    steps = [step["stage"] for step in desk.transcript(run_id)["abort"]]
+    assert steps == ["requested", *stages]
     last = desk.events(run_id)[-1]
     assert (last.data.by, last.data.note) == ("Ada", None)
     assert [item["type"] for item in desk.transcript(run_id)["items"]] == ["text", "tool", "text"]

@@ -41,7 +41,7 @@ from worker.backends import base
 from worker.context import WorkerContext
 from worker.runs import inbox, interrupts, outcome
 from worker.runs.claim import Claimed
-from worker.runs.ending import Circumstances, end_run
+from worker.runs.ending import AbortStage, Circumstances, end_run
 from worker.runs.limits import Limits
 from worker.runs.live_run import LiveRun
 from worker.runs.outcome import Outcome
@@ -85,6 +85,7 @@ class Drive:
         self._is_lost = False
         self._abort: inbox.AbortSeen | None = None
         self._abort_at = 0.0
+        self._abort_stage: AbortStage = "requested"
         self._kill_at = float("inf")
         self._usage: Usage | None = None
         self._begun = base.TurnBegun()
@@ -163,7 +164,7 @@ class Drive:
             self._end(outcome.DISK_FULL)
         elif self._abort is not None:
             if now >= self._kill_at:
-                self._emit(AbortStarted, self._abort_data("killed", now))
+                self._tell_abort("killed", now)
                 self._end(outcome.STOPPED)
         elif self._waiting.is_waiting:
             self._limits.heard(now)
@@ -261,17 +262,19 @@ class Drive:
             self._recorder.emit(requested)
         else:
             self._recorder.note(requested)
-        self._emit(AbortStarted, self._abort_data("seen", now))
+        self._tell_abort("seen", now)
 
     def _on_stop_told(self, item: inbox.StopTold, now: float) -> None:
         if item.error is not None:
             log.warning("backend.stop_failed", run_id=self._live.run_id, error=type(item.error).__name__)
         elif self._abort is not None:
-            self._emit(AbortStarted, self._abort_data("acknowledged", now))
+            self._tell_abort("acknowledged", now)
 
-    def _abort_data(self, stage: Any, now: float) -> AbortData:
+    def _tell_abort(self, stage: AbortStage, now: float) -> None:
         assert self._abort is not None
-        return AbortData(by=self._abort.by, stage=stage, duration_ms=int((now - self._abort_at) * 1000))
+        self._abort_stage = stage
+        data = AbortData(by=self._abort.by, stage=stage, duration_ms=int((now - self._abort_at) * 1000))
+        self._emit(AbortStarted, data)
 
     def _stop_for_time(self) -> None:
         """Over its limits: aborting like any other, with its reason."""
@@ -326,6 +329,7 @@ class Drive:
             tools=tuple(self._tools.already_run()),
             abort_by=self._abort.by if self._abort is not None else None,
             abort_at=self._abort_at if self._abort is not None else None,
+            abort_stage=self._abort_stage,
             abort_note=CANNOT_STOP if is_deaf else None,
         )
 

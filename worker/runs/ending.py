@@ -7,12 +7,12 @@ meanwhile wins (the fence decides), and then nothing is written.
 
 import time
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from shared import clock, ids, logs
 from shared.database import db_time, transaction
 from shared.errors import LeaseLost, Unavailable
-from shared.models import Run
+from shared.models import ChatSession, Run
 from shared.protocol.events import (
     AbortCompleted,
     AbortData,
@@ -27,7 +27,7 @@ from shared.protocol.events import (
     Usage,
 )
 from shared.run_state import FINAL, EndReason, RunState
-from shared.store import chat_sessions, run_logs
+from shared.store import chat_sessions
 from shared.store import runs as run_store
 from shared.transcript import answer_text, fold
 from shared.transcript_items import Transcript
@@ -43,6 +43,8 @@ from worker.runs.recorder import Recorder
 RETRY_S = 1.0
 GIVE_UP_S = 900.0  # then a janitor ends the run when the database is back
 CAS_TRIES = 5
+
+AbortStage = Literal["requested", "seen", "acknowledged", "killed"]
 
 log = logs.get(__name__)
 
@@ -60,6 +62,7 @@ class Circumstances:
     tools: tuple[ToolRan, ...] = ()
     abort_by: str | None = None
     abort_at: float | None = None  # monotonic, when it was requested
+    abort_stage: AbortStage = "requested"
     abort_note: str | None = None
 
 
@@ -100,7 +103,7 @@ def end_run(
         code=written.outcome.code or "",
         duration_ms=_ms_since(circumstances.began_at),
     )
-    _keep_log(context, live, recorder)
+    recorder.joined.keep(context.factory, live.run_id, live.session_id)
 
 
 def _write(
@@ -141,13 +144,14 @@ def _write_once(
 ) -> _Written:
     with transaction(context.factory, write=False) as db:
         run = run_store.get(db, live.run_id)
+        session = chat_sessions.get(db, live.session_id, with_deleted=True)
         abort_age_s = None if run.abort_requested_at_db is None else db_time(db) - run.abort_requested_at_db
     state = RunState(run.state)
     if run.fence != live.fence or state in FINAL:
         raise LeaseLost(live.run_id)
     final = outcome.in_state(state)
     takes_away = final.target is RunState.INTERRUPTED
-    usage = final.usage or facts.usage
+    usage = _with_totals(final.usage or facts.usage, session)
     if abort_age_s is not None:  # also where it came too early or too late for the loop of the run to see it
         recorder.note(interrupts.abort_requested(live, run.abort_by, abort_age_s))
         facts = replace(facts, abort_by=run.abort_by)
@@ -209,7 +213,9 @@ def _end_event(
         return RunCompleted(**envelope, data=completed)
     if outcome.target is RunState.ABORTED:
         since = facts.abort_at if facts.abort_at is not None else facts.began_at
-        aborted = AbortData(by=facts.abort_by, duration_ms=_ms_since(since), note=facts.abort_note)
+        aborted = AbortData(
+            by=facts.abort_by, stage=facts.abort_stage, duration_ms=_ms_since(since), note=facts.abort_note
+        )
         return AbortCompleted(**envelope, data=aborted)
     if outcome.target is RunState.INTERRUPTED:
         interrupted = RunInterruptedData(
@@ -229,6 +235,17 @@ def _end_event(
     return RunFailed(**envelope, data=failed)
 
 
+def _with_totals(usage: Usage | None, session: ChatSession) -> Usage | None:
+    """With the sums over the session, which the end of the run is about to write."""
+    if usage is None:
+        return None
+    totals = {
+        "total_input_tokens": session.total_input_tokens + usage.input_tokens,
+        "total_output_tokens": session.total_output_tokens + usage.output_tokens,
+    }
+    return usage.model_copy(update=totals)
+
+
 def _detail_id(live: LiveRun, outcome: Outcome) -> str | None:
     """The id by which an operator finds in the log what a person is not shown."""
     if not outcome.detail:
@@ -236,23 +253,6 @@ def _detail_id(live: LiveRun, outcome: Outcome) -> str | None:
     detail_id = ids.new_id()[:12]
     log.warning("run.detail", run_id=live.run_id, detail_id=detail_id, code=outcome.code, detail=outcome.detail[:4000])
     return detail_id
-
-
-def _keep_log(context: WorkerContext, live: LiveRun, recorder: Recorder) -> None:
-    joined = recorder.joined
-    try:
-        with transaction(context.factory) as db:
-            run_logs.put(
-                db,
-                run_id=live.run_id,
-                session_id=live.session_id,
-                epoch=joined.epoch,
-                first_seq=joined.first_seq,
-                last_seq=joined.last_seq,
-                lines=joined.lines(),
-            )
-    except Unavailable as error:  # the message holds everything; only playing it back event by event is lost
-        log.warning("run.log_not_kept", run_id=live.run_id, code=error.code)
 
 
 def _ms_since(moment: float) -> int:

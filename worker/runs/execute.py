@@ -21,7 +21,11 @@ log = logs.get(__name__)
 
 def execute(run_id: str, context: WorkerContext) -> None:
     """Claim the run and drive it to its end; does nothing when it is not its turn or another has it."""
-    claimed = claim(run_id, context)
+    try:
+        claimed = claim(run_id, context)
+    except Unavailable as error:  # it stays in the queue, and a janitor sends its task again
+        log.warning("run.not_claimed", run_id=run_id, code=error.code)
+        return
     if claimed is None:
         return
     live = LiveRun(

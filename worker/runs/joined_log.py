@@ -8,7 +8,17 @@ import json
 import zlib
 from dataclasses import dataclass
 
+from sqlalchemy.orm import Session, sessionmaker
+
+from shared import logs
+from shared.database import transaction
+from shared.errors import Unavailable
+from shared.protocol.events import AnyEvent, MessageDelta, ReasoningDelta, ThinkingDelta
+from shared.store import run_logs
+
 LONGEST_PIECE_CHARS = 32 * 1024  # so that a line stays far below the size of a frame
+
+log = logs.get(__name__)
 
 
 @dataclass
@@ -58,6 +68,32 @@ class JoinedLog:
         self._close_piece()
         self._seen(epoch, seq)
         self._write(f'{{"seq":{seq},"epoch":{json.dumps(epoch)},{payload[1:]}\n')
+
+    def add(self, event: AnyEvent, payload: str, epoch: str, seq: int) -> None:
+        """An event as it stands in the relay, of whatever kind."""
+        if isinstance(event, MessageDelta | ReasoningDelta | ThinkingDelta):
+            piece = event.data
+            head = payload[: payload.index('"data":')]
+            self.text(event.event, piece.part, piece.offset, piece.text, head, epoch, seq)
+        else:
+            self.event(payload, epoch, seq)
+
+    def keep(self, factory: sessionmaker[Session], run_id: str, session_id: str) -> None:
+        """Store the log. A database that is away is no fault: the message holds everything, only playing the run back
+        event by event is lost."""
+        try:
+            with transaction(factory) as db:
+                run_logs.put(
+                    db,
+                    run_id=run_id,
+                    session_id=session_id,
+                    epoch=self.epoch,
+                    first_seq=self.first_seq,
+                    last_seq=self.last_seq,
+                    lines=self.lines(),
+                )
+        except Unavailable as error:
+            log.warning("run.log_not_kept", run_id=run_id, code=error.code)
 
     def lines(self) -> list[str]:
         """The whole log, one JSON object each. Nothing can be added afterwards."""

@@ -4,7 +4,8 @@ Text goes out first and is saved after it, at least every second; what tells a s
 caller only after its commit (RELIABILITY 3). The relay may be away: the run goes on, is saved, and the next append
 asks for a new epoch so that every page takes a snapshot. The database may be away: the stream goes on.
 
-This is the hot path (DESIGN 11): the payload of a delta is built by hand and a gathered piece costs one round trip.
+This is the hot path (DESIGN 11): the payload of a delta is built by hand, and a gathered piece is sent without waiting
+for the relay's answer, which is read when something follows: it is there by then, and wakes nobody.
 """
 
 import json
@@ -26,7 +27,7 @@ from shared.protocol.events import (
 )
 from shared.redaction import StreamRedactor
 from shared.relay.connection import RelayDown
-from shared.relay.event_log import Appended, AppendUnknown
+from shared.relay.event_log import Appended
 from shared.store import runs as run_store
 from shared.text import storable
 from shared.transcript import answer_text, fold, fold_text
@@ -41,7 +42,7 @@ TEXT_KINDS: dict[Kind, TextKind] = {"message.delta": "message", "reasoning.delta
 
 GATHER_S = 0.015
 GATHER_BEHIND_S = 0.050
-BEHIND_S, IN_TIME_S = 0.005, 0.002  # mean time of an append at which the relay counts as behind, and as in time again
+BEHIND_S, IN_TIME_S = 0.005, 0.002  # mean wait for the relay's answer at which it counts as behind, and as in time
 BEHIND_WAITING = 16  # so many items in the inbox count as behind too
 GATHER_CHARS = 2_048
 LONGEST_PIECE_CHARS = 16_384  # of one event, when a backend sends more at once
@@ -93,6 +94,8 @@ class Recorder:
         self._relay_retry_at = 0.0
         self._status = ""
         self._closing = False
+        self._line = context.log.line(live.session_id, run_id=live.run_id, fence=live.fence)
+        self._under_way: list[_Piece] | None = None  # sent, its answer not read yet
         # saves
         self._saving: Future[None] | None = None
         self._save_took_s = 0.0
@@ -134,6 +137,7 @@ class Recorder:
 
     def note(self, event: AnyEvent) -> None:
         """Fold an event that somebody else has appended: an answer, as the web process tells it."""
+        self._hear()
         fold(self.transcript, event)
         self.joined.event(to_payload(event), self._epoch, self._seq)
         self._plan_save(at_once=True)
@@ -141,12 +145,18 @@ class Recorder:
     def end_text(self) -> None:
         """Send what is gathered and wait for the save under way: the end of the run writes all of it."""
         self._end_part()
+        self._hear()
         self.settle()
+
+    def close(self) -> None:
+        """Nothing more comes; called once, whatever happened."""
+        self._line.close()
 
     def last(self, *events: AnyEvent) -> None:
         """The events that follow the end of the run, which the database already holds. A hole that stays is left to
         the janitor of this process."""
         self._closing = True
+        self._hear()
         others = [(event, to_payload(event)) for event in events]
         appended = None
         for pause_s in LAST_PAUSES_S:
@@ -161,6 +171,7 @@ class Recorder:
 
     def tick(self, now: float) -> None:
         """What is due: a save, the end of a hole in the relay. Called every TICK_S. Raises LeaseLost."""
+        self._hear()
         if self._hole and now >= self._relay_retry_at:
             live = self._live
             again = StatusUpdatedData(text=self._status)
@@ -182,13 +193,23 @@ class Recorder:
     # ---- what goes out
 
     def _flush(self, *events: AnyEvent) -> None:
+        self._hear()
         pieces = self._take_pieces()
         if not pieces and not events:
+            return
+        if not events and not self._hole and self._send([piece.payload for piece in pieces]):
+            self._under_way = pieces
             return
         others = [(event, to_payload(event)) for event in events]
         payloads = [piece.payload for piece in pieces]
         payloads.extend(payload for _, payload in others)
         self._record(pieces, others, self._append(payloads))
+
+    def _hear(self) -> None:
+        """Read the answer to the text under way, and keep the text. Raises LeaseLost."""
+        if self._under_way is not None:
+            pieces, self._under_way = self._under_way, None
+            self._record(pieces, [], self._answer())
 
     def _record(self, pieces: list[_Piece], others: list[tuple[AnyEvent, str]], appended: Appended | None) -> None:
         """Fold and keep what has gone out; without `appended` it did not, and has the cursor of what came before."""
@@ -238,29 +259,39 @@ class Recorder:
         if self._hole and not self._closing and not self.save_now():
             self._relay_retry_at = time.monotonic() + RELAY_RETRY_S
             return None
+        return self._answer() if self._send(payloads) else None
+
+    def _send(self, payloads: list[str]) -> bool:
+        """Send an append; False when the relay does not take it, which leaves a hole."""
+        try:
+            self._line.send(payloads, new_epoch=self._hole)
+        except RelayDown as error:
+            self._leave_hole(error)
+            return False
+        self._sent_at = time.monotonic()
+        return True
+
+    def _answer(self) -> Appended | None:
+        """What the relay says to the append sent last; None leaves a hole. Raises LeaseLost."""
         started = time.monotonic()
         try:
-            appended = self._context.log.append(
-                self._live.session_id,
-                payloads,
-                run_id=self._live.run_id,
-                fence=self._live.fence,
-                new_epoch=self._hole,
-            )
-        except (RelayDown, AppendUnknown) as error:
-            if not self._hole:
-                log.warning("relay.append_failed", run_id=self._live.run_id, error=type(error).__name__)
-            self._hole = True
-            self._relay_retry_at = time.monotonic() + RELAY_RETRY_S
+            appended = self._line.answer()
+        except RelayDown as error:
+            self._leave_hole(error)
             return None
         self._hole = False
-        self._sent_at = time.monotonic()
-        self._append_s += 0.2 * (self._sent_at - started - self._append_s)
+        self._append_s += 0.2 * (time.monotonic() - started - self._append_s)
         if self._append_s > BEHIND_S or self._live.inbox.waiting > BEHIND_WAITING:
             self._gather_s = GATHER_BEHIND_S
         elif self._append_s < IN_TIME_S:
             self._gather_s = GATHER_S
         return appended
+
+    def _leave_hole(self, error: RelayDown) -> None:
+        if not self._hole:
+            log.warning("relay.append_failed", run_id=self._live.run_id, error=type(error).__name__)
+        self._hole = True
+        self._relay_retry_at = time.monotonic() + RELAY_RETRY_S
 
     # ---- saving
 

@@ -34,6 +34,7 @@ from shared.transcript_json import from_json, to_json
 from worker.context import WorkerContext
 from worker.runs.claim import dispatch
 from worker.runs.expiry import withdrawn_event
+from worker.runs.joined_log import JoinedLog
 from worker.runs.outcome import WORKER_LOST, Outcome
 from worker.runs.queue_events import queue_events
 
@@ -84,6 +85,7 @@ def seal(context: WorkerContext, run: Run, outcome: Outcome = WORKER_LOST) -> No
     log.warning("run.sealed", run_id=run.id, state=str(target), fence=run.fence + 1, worker_id=run.worker_id)
     if _tell(context, run, finished, endings) and drained.cursor is not None:
         _copy_rest(context, run, drained, endings)
+        _keep_log(context, run, drained.cursor.epoch)
 
 
 def tell_failed(context: WorkerContext, run: Run, finished: run_store.Finished) -> None:
@@ -159,6 +161,20 @@ def _copy_rest(context: WorkerContext, run: Run, drained: _Drained, endings: lis
         messages.save_answer(db, run.id, content=answer_text(transcript), transcript=to_json(transcript))
 
 
+def _keep_log(context: WorkerContext, run: Run, epoch: str) -> None:
+    """The run's events, as far as the log still has them, for playing it back."""
+    joined = JoinedLog()
+    try:
+        for entry in _read(context, run, Cursor(epoch, 0)):
+            event = event_of(entry, run.session_id)
+            if event is not None and event.run_id == run.id:
+                joined.add(event, entry.payload.decode("utf-8", "replace"), entry.epoch, entry.seq)
+    except RelayDown:
+        return
+    if joined.last_seq:
+        joined.keep(context.factory, run.id, run.session_id)
+
+
 # ---- the events
 
 
@@ -170,7 +186,7 @@ def _endings(run: Run, target: RunState, outcome: Outcome, transcript: Transcrip
     ]
     envelope: dict[str, Any] = {"session_id": run.session_id, "run_id": run.id, "fence": fence}
     if target is RunState.ABORTED:
-        endings.append(AbortCompleted(**envelope, data=AbortData(by=run.abort_by)))
+        endings.append(AbortCompleted(**envelope, data=AbortData(by=run.abort_by, stage="killed")))
         return endings
     tools = [
         ToolRan(tool_id=tool.tool_id, name=tool.name, summary=tool.summary, finished=not tool.is_open)
