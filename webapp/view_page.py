@@ -44,10 +44,13 @@ HIGH_USE = 80  # percent of the context window
 
 @dataclass(frozen=True)
 class Settled:
-    """What the portal as a whole says of a page: whether the demo agent answers, and the models that may be chosen."""
+    """What the portal as a whole says of a page: whether the demo agent answers, and what a turn may choose from, as
+    (value, label)."""
 
     is_demo: bool = False
-    models: tuple[str, ...] = ()
+    models: tuple[tuple[str, str], ...] = ()
+    skills: tuple[tuple[str, str], ...] = ()
+    profiles: tuple[tuple[str, str], ...] = ()
 
 
 def settled_of(web: WebContext) -> Settled:
@@ -208,20 +211,22 @@ def composer_of(view: Snapshot, agent: Agent, facts: Facts, settled: Settled) ->
         is_working=run is not None,
         is_stopping=active is not None and active.state == RunState.ABORTING,
         run_id=None if run is None else run.id,
-        models=_models(session, settled),
+        models=_options(settled.models, session.model, _("Default model")),
+        skills=_options(settled.skills, session.skill_folder, _("No skill")),
+        profiles=_options(settled.profiles, session.profile, _("Default profile")),
         may_send=may_send,
         why_not=why_not,
     )
 
 
-def _models(session: ChatSession, settled: Settled) -> tuple[Option, ...]:
-    if not settled.models:
+def _options(offered: tuple[tuple[str, str], ...], chosen: str | None, none: str) -> tuple[Option, ...]:
+    """A picker's options; empty when there is nothing to choose from. What was chosen stays even if it is gone."""
+    if not offered:
         return ()
-    names = list(settled.models)
-    if session.model and session.model not in names:
-        names.append(session.model)
-    default = Option("", _("Default model"), not session.model)
-    return (default, *(Option(name, name, name == session.model) for name in names))
+    values = dict(offered)
+    if chosen:
+        values.setdefault(chosen, chosen)
+    return (Option("", none, not chosen), *(Option(v, label, v == chosen) for v, label in values.items()))
 
 
 def usage_of(view: Snapshot) -> Usage:

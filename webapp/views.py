@@ -302,6 +302,8 @@ class Composer:
     is_stopping: bool
     run_id: str | None
     models: tuple[Option, ...] = ()
+    skills: tuple[Option, ...] = ()
+    profiles: tuple[Option, ...] = ()
     may_send: bool = True
     why_not: str = ""
 

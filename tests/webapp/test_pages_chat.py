@@ -8,7 +8,7 @@ import pytest
 from shared.database import transaction
 from shared.models import ChatSession, Pause, Run
 from shared.run_state import RunState
-from shared.store import runs, tool_outputs
+from shared.store import catalogue, runs, tool_outputs
 from tests.rig.web import Browser, Web
 from tests.webapp.page_rig import Story, text, tool, tool_done
 
@@ -305,3 +305,28 @@ def test_links_hold_below_a_prefix(make_web: Any) -> None:
     addresses = re.findall(r'(?:href|src|action|ws-connect|hx-get|hx-post|data-poll)="(/[^"]*)"', page)
     assert len(addresses) > 20
     assert [address for address in addresses if not address.startswith("/portal/")] == []
+
+
+def test_models_skills_and_profiles_are_offered_where_there_are_any(web: Web, browser: Browser, make_web: Any) -> None:
+    assert 'class="pick-box' not in html(browser, f"/chat/{new_session(browser)}")
+    home = web.settings.data_dir.parent / "home"
+    skill = home / "skills" / "audit"
+    skill.mkdir(parents=True)
+    skill.joinpath("SKILL.md").write_text("---\nname: Audit <b>\n---\nDo it well.")
+    other = make_web(HERMES_HOME=str(home))
+    with transaction(other.factory) as db:
+        catalogue.put_language_model(db, name="hermes-4", model="hermes-4-405b")
+        catalogue.put_profile(db, name="finance-ops")
+    person = other.browser(other.admin)
+    session_id = new_session(person)
+    page = html(person, f"/chat/{session_id}")
+    assert '<option value="hermes-4">hermes-4</option>' in page
+    assert '<option value="audit">Audit &lt;b&gt;</option>' in page
+    assert '<option value="finance-ops">finance-ops</option>' in page
+    assert person.post(f"/chat/{session_id}/options", {"profile": "finance-ops"}).status_code == 303
+    assert '<option value="finance-ops" selected>' in html(person, f"/chat/{session_id}")
+    chosen = {"input": "go", "queue_id": "k", "model": "hermes-4", "skill_folder": "audit"}
+    person.post(f"/chat/{session_id}/send", chosen)
+    with transaction(other.factory, write=False) as db:
+        run = db.query(Run).filter_by(session_id=session_id).one()
+    assert (run.model, run.skill_folder) == ("hermes-4", "audit")

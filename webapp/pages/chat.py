@@ -9,7 +9,7 @@ from typing import Any
 from flask import Blueprint, Response, abort, redirect, request
 from flask.typing import ResponseReturnValue
 
-from shared import errors
+from shared import errors, skills
 from shared.database import db_time
 from shared.models import User
 from shared.protocol import commands
@@ -24,6 +24,7 @@ from webapp.live import snapshot
 from webapp.live.fragments import PageView
 from webapp.live.snapshot import Snapshot
 from webapp.render import _, url
+from webapp.view_page import Settled
 from webapp.view_process import Viewer
 from webapp.view_turns import Facts
 from webapp.views import Chat, Option, Side, agent_of
@@ -125,7 +126,9 @@ def new() -> ResponseReturnValue:
 
 @bp.post("/chat/<session_id>/send")
 def send(session_id: str) -> ResponseReturnValue:
-    done = run_actions.submit(web(), auth.current(), _command(commands.Run, session_id, "input", "queue_id", "model"))
+    done = run_actions.submit(
+        web(), auth.current(), _command(commands.Run, session_id, "input", "queue_id", "model", "skill_folder")
+    )
     if _is_script():
         headers = {"X-Queue-Id": done.queue_id, "X-Position": str(done.position)}
         return "", 200 if not done.created else 201, headers
@@ -196,7 +199,11 @@ def rename(session_id: str) -> ResponseReturnValue:
 @bp.post("/chat/<session_id>/options")
 def options(session_id: str) -> ResponseReturnValue:
     session_actions.set_options(
-        web(), auth.current(), session_id, on_failure=request.form.get("on_failure"), model=request.form.get("model")
+        web(),
+        auth.current(),
+        session_id,
+        on_failure=request.form.get("on_failure"),
+        profile=request.form.get("profile"),
     )
     return _back(session_id)
 
@@ -283,12 +290,13 @@ def initials(name: str) -> str:
 
 
 def _chat(principal: Principal, view: Snapshot) -> Chat:
-    settled = view_page.Settled(view_page.settled_of(web()).is_demo, _models())
+    settled = Settled(
+        is_demo=view_page.settled_of(web()).is_demo,
+        models=tuple((model.name, model.name) for model in catalogue.language_models(db())),
+        skills=tuple((skill.folder_name, skill.name) for skill in skills.in_home(web().settings.hermes_home)),
+        profiles=tuple((profile.name, profile.name) for profile in catalogue.profiles(db())),
+    )
     return view_page.chat_of(view, _facts(principal, view, view.messages), settled)
-
-
-def _models() -> tuple[str, ...]:
-    return tuple(model.name for model in catalogue.language_models(db()))
 
 
 def _facts(principal: Principal, view: Snapshot, shown: Any) -> Facts:
