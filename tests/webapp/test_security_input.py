@@ -131,25 +131,19 @@ MESSAGES = {
 }
 
 
-@pytest.mark.parametrize("name", MESSAGES)
-def test_odd_messages_are_stored_exactly(web_on_each: Web, name: str) -> None:
+def test_odd_messages_are_stored_exactly(web_on_each: Web) -> None:
     """F55, on both databases."""
-    given, stored = MESSAGES[name]
     program = web_on_each.program(web_on_each.admin)
-    session_id = program.new_session()
-    path = f"/api/chat/sessions/{session_id}/runs"
-    answer = program.send("POST", path, data=json.dumps({"message": given}), content_type="application/json")
-    if len(json.dumps({"message": given})) > json_input.MAX_BYTES:
-        answer = program.send(
-            "POST",
-            path,
-            data=json.dumps({"message": given}, ensure_ascii=False).encode(),
-            content_type="application/json",
-        )
-    assert answer.status_code == 202, answer.json
-    [message] = program.get(f"/api/chat/sessions/{session_id}/messages").json["messages"]
-    assert message["content"] == (stored or given)
-    assert message["role"] == "USER"
+    for name, (given, stored) in MESSAGES.items():
+        session_id = program.new_session()
+        escaped = json.dumps({"message": given})  # a lone surrogate can only be sent so
+        body = escaped if len(escaped) < json_input.MAX_BYTES else json.dumps({"message": given}, ensure_ascii=False)
+        path = f"/api/chat/sessions/{session_id}/runs"
+        answer = program.send("POST", path, data=body.encode(), content_type="application/json")
+        assert answer.status_code == 202, (name, answer.json)
+        [message] = program.get(f"/api/chat/sessions/{session_id}/messages").json["messages"]
+        assert message["content"] == (stored or given), name
+        assert message["role"] == "USER"
 
 
 @pytest.mark.parametrize("size", [512 * 1024 + 1, 10 << 20])
@@ -198,19 +192,20 @@ def test_a_search_is_only_a_search(web: Web, query: str) -> None:
         assert titles == ["100% sure_thing"]
 
 
-@pytest.mark.parametrize(
-    ("path", "code"),
-    [
-        ("/api/chat/sessions?limit=-1", 400), ("/api/chat/sessions?limit=x", 400),
-        ("/api/chat/sessions?limit=" + "9" * 5_000, 400),
-        ("/api/chat/sessions?archived=maybe", 400), ("/api/chat/sessions?before=nobody", 200),
-        ("/api/chat/sessions?limit=\u0663", 400), ("/api/chat/sessions/%00", 404),
-        ("/api/chat/sessions?before=%00&q=%00", 200), ("/api/chat/sessions/" + "x" * 4_000, 404),
-        ("/api/chat/runs/'%20OR%201=1/state", 404), ("/api/chat/sessions/%ED%A0%80/messages", 404),
-    ],
-)  # fmt: skip
-def test_odd_addresses_get_a_clear_answer(web_on_each: Web, path: str, code: int) -> None:
-    assert web_on_each.program(web_on_each.admin).get(path).status_code == code
+ADDRESSES = [
+    ("/api/chat/sessions?limit=-1", 400), ("/api/chat/sessions?limit=x", 400),
+    ("/api/chat/sessions?limit=" + "9" * 5_000, 400),
+    ("/api/chat/sessions?archived=maybe", 400), ("/api/chat/sessions?before=nobody", 200),
+    ("/api/chat/sessions?limit=\u0663", 400), ("/api/chat/sessions/%00", 404),
+    ("/api/chat/sessions?before=%00&q=%00", 200), ("/api/chat/sessions/" + "x" * 4_000, 404),
+    ("/api/chat/runs/'%20OR%201=1/state", 404), ("/api/chat/sessions/%ED%A0%80/messages", 404),
+]  # fmt: skip
+
+
+def test_odd_addresses_get_a_clear_answer(web_on_each: Web) -> None:
+    program = web_on_each.program(web_on_each.admin)
+    for path, code in ADDRESSES:
+        assert program.get(path).status_code == code, path[:100]
 
 
 @pytest.mark.parametrize(
