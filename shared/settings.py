@@ -50,9 +50,8 @@ class Settings(BaseSettings):
     demo_key: SecretStr | None = Field(default=None, validation_alias="PORTAL_DEMO_KEY")
     context_budget_tokens: int = Field(default=48_000, ge=1_000, validation_alias="PORTAL_CONTEXT_BUDGET_TOKENS")
 
-    # the bridge and Hermes (names of the source document)
+    # Hermes (a name of the source document)
     hermes_home: Path = Field(default=Path("~/.hermes"), validation_alias="HERMES_HOME")
-    hermes_agent_root: Path | None = Field(default=None, validation_alias="HERMES_AGENT_ROOT")
 
     # waiting for people
     approval_timeout_s: int = Field(default=60, ge=0, validation_alias="PORTAL_APPROVAL_TIMEOUT_S")
@@ -70,7 +69,6 @@ class Settings(BaseSettings):
     shutdown_grace_s: float = Field(default=60, ge=0, validation_alias="PORTAL_SHUTDOWN_GRACE_S")
     max_queue_per_session: int = Field(default=100, ge=1, validation_alias="PORTAL_MAX_QUEUE_PER_SESSION")
     max_message_kb: int = Field(default=512, ge=1, validation_alias="PORTAL_MAX_MESSAGE_KB")
-    max_attachment_mb: int = Field(default=20, ge=1, validation_alias="PORTAL_MAX_ATTACHMENT_MB")
 
     # leases and the janitor (RELIABILITY 2.2)
     lease_s: float = Field(default=90, gt=0, validation_alias="PORTAL_LEASE_S")
@@ -91,10 +89,10 @@ class Settings(BaseSettings):
     submits_per_minute: int = Field(default=3_000, ge=0, validation_alias="PORTAL_SUBMITS_PER_MINUTE")  # a user; 0: any
     keep_run_logs_days: int = Field(default=90, ge=1, validation_alias="PORTAL_KEEP_RUN_LOGS_DAYS")
 
-    @field_validator("data_dir", "hermes_home", "hermes_agent_root")
+    @field_validator("data_dir", "hermes_home")
     @classmethod
-    def _absolute(cls, value: Path | None) -> Path | None:
-        return None if value is None else value.expanduser().absolute()
+    def _absolute(cls, value: Path) -> Path:
+        return value.expanduser().absolute()
 
     @field_validator("hermes_gateway_url", "demo_url", "public_url")
     @classmethod

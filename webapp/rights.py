@@ -55,12 +55,6 @@ def require_administrator(principal: Principal) -> None:
         raise errors.Forbidden("Give your password again to do that.", code="not_fresh")
 
 
-def require_operator(principal: Principal) -> None:
-    """Operators and administrators see workers, queues and runs; nobody's contents."""
-    if principal.role not in (ADMINISTRATOR, OPERATOR):
-        raise errors.Forbidden("Only an operator may see that.")
-
-
 def reading(principal: Principal) -> Principal:
     """The principal, if it may read what is not of one session: its own list, the catalogue."""
     if not principal.may_read:

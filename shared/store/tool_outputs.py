@@ -3,7 +3,6 @@
 import zlib
 from typing import Final
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from shared import clock
@@ -35,8 +34,3 @@ def get(db: Session, run_id: str, tool_id: str) -> ToolOutput | None:
 
 def text_of(output: ToolOutput) -> str:
     return zlib.decompress(output.body).decode("utf-8", "replace")
-
-
-def tool_ids(db: Session, run_id: str) -> list[str]:
-    """Which tools of a run have more than their transcript shows."""
-    return list(db.scalars(select(ToolOutput.tool_id).where(ToolOutput.run_id == run_id)))

@@ -146,12 +146,6 @@ def end_all_of_user(db: Session, user: User) -> None:
     db.flush()
 
 
-def sign_ins_of(db: Session, user_id: str) -> list[SignIn]:
-    """The logins that have not ended, last used first."""
-    wanted = select(SignIn).where(SignIn.user_id == user_id, SignIn.ended_at.is_(None))
-    return list(db.scalars(wanted.order_by(SignIn.seen_at.desc())))
-
-
 # ---- API tokens
 
 

@@ -39,24 +39,21 @@ def own_redis() -> Iterator[RedisServer]:
 
 def test_a_heartbeat_tells_of_the_worker_and_its_runs(presence: Presence) -> None:
     assert presence.workers() == []
-    assert not presence.worker_seen_once()
     a, b = facts("a", "r1", "r2"), facts("b")
     presence.beat_worker(b)
     presence.beat_worker(a)
     assert presence.workers() == [a, b]
-    assert presence.worker_seen_once()
     assert presence.worker_is_alive("a")
     assert not presence.worker_is_alive("c")
     assert presence.run_is_alive("r1")
     assert not presence.run_is_alive("r3")
 
 
-def test_a_worker_that_leaves_is_gone_but_was_seen(presence: Presence) -> None:
+def test_a_worker_that_leaves_is_gone(presence: Presence) -> None:
     presence.beat_worker(facts("a"))
     presence.leave_worker("a")
     assert presence.workers() == []
     assert presence.dead_workers() == []
-    assert presence.worker_seen_once()
 
 
 def test_a_worker_without_a_heartbeat_is_dead_until_it_is_forgotten(
@@ -104,7 +101,7 @@ def test_every_key_expires(presence: Presence, redis_server: RedisServer) -> Non
     presence.beat_worker(facts("a", "r1"))
     presence.watch("s", Watcher(user_id="1", name="Ann"))
     keys = redis_server.client.keys("*")
-    assert len(keys) == 5
+    assert len(keys) == 4
     assert all(redis_server.client.ttl(key) > 0 for key in keys)
 
 
@@ -128,7 +125,7 @@ def test_facts_of_a_newer_version_are_read(presence: Presence, redis_server: Red
 def test_a_dead_redis_is_said_so(own_redis: RedisServer) -> None:
     presence = Presence(connect_url(own_redis.url), KEYS)
     own_redis.kill()
-    for ask in (presence.workers, presence.dead_workers, presence.worker_seen_once):
+    for ask in (presence.workers, presence.dead_workers):
         with pytest.raises(RelayDown):
             ask()
     with pytest.raises(RelayDown):

@@ -166,6 +166,7 @@ def test_a_full_queue_says_so(make_web: WebMaker) -> None:
 
 
 def test_submits_are_limited_per_user(make_web: WebMaker) -> None:
+    """S36."""
     mine = Mine(make_web(PORTAL_SUBMITS_PER_MINUTE="5"))
     for _ in range(5):
         mine.submit()

@@ -91,6 +91,7 @@ def test_unknown_names_take_as_long_as_wrong_passwords(web: Web) -> None:
 
 
 def test_signing_in_ends_the_sign_in_before_and_gives_a_new_value(web: Web) -> None:
+    """S6."""
     browser = web.browser()
     browser.sign_in("admin")
     first = browser.client.get_cookie(COOKIE, domain="127.0.0.1").value
@@ -112,6 +113,7 @@ def test_signing_in_ends_the_sign_in_before_and_gives_a_new_value(web: Web) -> N
 
 
 def test_only_hashes_are_stored(web: Web) -> None:
+    """S6, S9."""
     browser = web.browser()
     browser.sign_in("admin")
     value = browser.client.get_cookie(COOKIE, domain="127.0.0.1").value
@@ -135,6 +137,7 @@ def test_only_hashes_are_stored(web: Web) -> None:
     ids=["idle", "old", "ended", "of rights that changed"],
 )
 def test_a_sign_in_ends(web: Web, columns: dict[str, object]) -> None:
+    """S6."""
     browser = web.browser(web.admin)
     assert browser.get("/settings").status_code == 200
     with transaction(web.factory) as db:
@@ -179,6 +182,7 @@ def test_a_weaker_hash_is_made_anew_at_sign_in(web: Web) -> None:
 
 
 def test_over_tls_the_cookie_is_bound_to_the_host(make_web: WebMaker) -> None:
+    """S7."""
     web = make_web(PORTAL_PUBLIC_URL="https://portal.example")
     browser = web.browser(address="https://portal.example")
     cookie = sign_in_cookie(browser.sign_in("admin"))
@@ -212,6 +216,7 @@ def test_on_the_own_machine_plain_http_works(web: Web) -> None:
 
 
 def test_plain_http_from_elsewhere_is_refused_with_the_reason(make_web: WebMaker) -> None:
+    """S7."""
     web = make_web(PORTAL_HOST="0.0.0.0")
     browser = web.browser(address="http://192.0.2.7:8080", ip="192.0.2.9")
     page = browser.get("/login")
@@ -233,6 +238,7 @@ def test_plain_http_works_where_the_operator_says_so(make_web: WebMaker) -> None
 
 
 def test_guesses_are_paused_for_growing_times(web: Web) -> None:
+    """S5."""
     browser = web.browser(ip="203.0.113.5")
     waits = []
     for _ in range(account.FREE_TRIES + 4):
@@ -246,6 +252,7 @@ def test_guesses_are_paused_for_growing_times(web: Web) -> None:
 
 
 def test_a_thousand_guesses_reach_few_passwords_and_the_owner_gets_in_elsewhere(web: Web) -> None:
+    """S5."""
     tried = 0
     begun = time.monotonic()
     for n in range(1_000):
@@ -304,6 +311,7 @@ def _principal(web: Web, user: User | None = None) -> account.Principal:
 
 
 def test_a_token_is_shown_once_and_works_until_it_is_revoked(web: Web) -> None:
+    """S9."""
     browser = web.browser(web.admin)
     page = browser.post("/settings/tokens", {"name": "nightly", "scope": ["read", "write"], "days": "30"})
     with transaction(web.factory, write=False) as db:

@@ -255,6 +255,7 @@ def test_a_redis_that_evicts_is_refused_by_doctor_and_by_a_worker(migrated: Envi
 
 
 def test_a_redis_open_to_the_world_is_refused(migrated: Environ, tmp_path: Path) -> None:
+    """S46."""
     server = RedisServer("--protected-mode", "no", "--bind", "0.0.0.0", "--port", (port := free_port()))
     try:
         code, found = findings(migrated | {"REDIS_URL": f"redis://127.0.0.1:{port}"}, "--no-gateway")
@@ -296,6 +297,7 @@ def test_a_process_wants_the_tables_of_its_version(environ: Environ, redis_serve
 
 @pytest.mark.parametrize("login", ["", "ops", "ops:", "ops:short", ":a-long-password"])
 def test_flower_does_not_start_without_a_login(environ: Environ, login: str) -> None:
+    """S47."""
     done = run_portal("flower", environ=environ | {"FLOWER_BASIC_AUTH": login})
     assert done.returncode == 2
     assert "Traceback" not in done.stderr

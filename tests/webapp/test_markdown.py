@@ -128,6 +128,7 @@ def test_the_cost_of_a_delta_does_not_grow_with_the_answer(kind: str) -> None:
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_what_people_write_never_becomes_more_than_text(text: str) -> None:
+    """S25, S28: whole, and character by character."""
     for source in (text, f"# {text}", f"- {text}", f"> {text}", f"| a |\n|---|\n| {text} |", f"```{text}\n{text}\n```"):
         assert_safe(str(render_markdown(source)))
         stream = StreamingMarkdown("p")
@@ -157,12 +158,14 @@ class _Allowed(HTMLParser):
 
 
 def test_links_say_where_they_lead_and_give_nothing_away() -> None:
+    """S26."""
     html = str(render_markdown("[your bank](https://evil.example/x) and [evil.example](https://evil.example)"))
     assert 'rel="noopener noreferrer nofollow"' in html
     assert html.count('<span class="host">(evil.example)</span>') == 1
 
 
 def test_pictures_from_elsewhere_become_links() -> None:
+    """S27."""
     html = str(render_markdown("![look](https://evil.example/pixel.png)"))
     assert "<img" not in html
     assert '<a class="image" href="https://evil.example/pixel.png"' in html

@@ -64,6 +64,7 @@ def test_a_binary_frame_is_answered_and_closes_nothing(portal: Portal) -> None:
 
 
 def test_a_frame_over_the_limit_closes_with_1009(portal: Portal) -> None:
+    """S35."""
     for size in (1_100_000, 4_000_000):
         ws = portal.dial()
         ws.send("x" * size)
@@ -72,6 +73,7 @@ def test_a_frame_over_the_limit_closes_with_1009(portal: Portal) -> None:
 
 
 def test_a_flood_closes_with_1013_and_others_go_on(portal: Portal) -> None:
+    """S35."""
     calm, wild = portal.dial(), portal.dial()
     for n in range(300):
         try:

@@ -135,6 +135,7 @@ def test_bars_of_the_timeline_stay_inside_it() -> None:
     ],
 )
 def test_a_command_is_shown_exactly_with_what_has_no_shape_made_visible(command: str, shown: str) -> None:
+    """S18."""
     assert str(visible(command)) == shown
 
 

@@ -155,6 +155,7 @@ def test_the_end_of_a_run_withdraws_what_it_waits_for(desk: Desk) -> None:
 
 
 def test_an_approval_that_was_changed_in_the_database_is_denied(sqlite_desk: Desk) -> None:
+    """S18: the hash is checked at delivery."""
     desk = sqlite_desk
     desk.start_threads()
     run_id = desk.submit(desk.session(), ASKS)
