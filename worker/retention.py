@@ -18,6 +18,6 @@ def tidy(context: WorkerContext) -> None:
     with transaction(context.factory) as db:
         gone = chat_sessions.to_purge(db)
         for session in gone:
-            db.delete(session)
+            chat_sessions.purge(db, session.id)
     if removed or gone:
         log.info("retention.removed", run_logs=removed, sessions=len(gone))

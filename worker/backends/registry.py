@@ -6,6 +6,7 @@ Nothing past this file branches on the kind of a backend. Backends are made on f
 import threading
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
+from urllib.parse import urlsplit
 
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -70,9 +71,10 @@ def _gateway(backends: Backends, source: str, profile: str | None) -> Backend:
     settings = backends.settings
     url = _gateway_of_profile(backends, profile)
     if url is not None or settings.hermes_gateway_url is not None:
-        key = settings.hermes_gateway_key
+        address = url or settings.hermes_gateway_url or ""
+        key = settings.hermes_gateway_key if _is_same_server(address, settings.hermes_gateway_url) else None
         return GatewayBackend(
-            url or settings.hermes_gateway_url or "",
+            address,
             None if key is None else key.get_secret_value(),
             api=settings.gateway_api,
             settings=settings,
@@ -91,6 +93,14 @@ def _gateway(backends: Backends, source: str, profile: str | None) -> Backend:
         agent="demo",
         settings=settings,
     )
+
+
+def _is_same_server(url: str, configured: str | None) -> bool:
+    """Whether our key was given for the server of that address: no other one gets to see it (CASES 162)."""
+    if configured is None:
+        return False
+    asked, known = urlsplit(url), urlsplit(configured)
+    return (asked.scheme, asked.netloc) == (known.scheme, known.netloc)
 
 
 def _gateway_of_profile(backends: Backends, profile: str | None) -> str | None:
