@@ -359,6 +359,8 @@ def test_a_reading_token_cannot_write(web: Web) -> None:
     writer = web.program(web.admin, "write")
     assert writer.get("/api/chat/sessions").status_code == 403
     assert writer.get(f"/api/chat/sessions/{session_id}").status_code == 404
+    for path in ("/chat", "/chat/list"):
+        assert writer.get(path).status_code == 403, path
 
 
 def test_with_a_token_no_cookie_is_read(web: Web) -> None:

@@ -9,7 +9,7 @@ import pytest
 from shared.models import ChatSession
 from shared.relay import mailbox
 from shared.relay.mailbox import Note
-from shared.store import pauses, users
+from shared.store import catalogue, pauses, users
 from shared.store import runs as run_store
 from tests.peers.gateway import (
     NO_USAGE,
@@ -163,6 +163,22 @@ def test_each_turn_brings_the_whole_history_and_no_error(sqlite_desk: Desk, gate
     assert told[:3] == [("user", "My name is Ada"), ("assistant", "Hello Ada"), ("user", "What is my name?")]
     assert told[-1] == ("user", "Again?")
     assert "429" not in str(told)
+
+
+@pytest.mark.parametrize("by", ["name", "id", "itself"])
+def test_the_chosen_model_is_asked_for(sqlite_desk: Desk, gateway: FakeGateway, by: str) -> None:
+    """A name or an id of the catalogue stands for its model; the turn's choice goes before the session's."""
+    desk = sqlite_desk
+    gateway.script[TURNS] = [stream(*text_turn("Hello"))]
+    with desk.db() as db:
+        row = catalogue.put_language_model(db, name="Big", model="maker/big-1")
+        chosen = {"name": "Big", "id": row.id, "itself": "maker/big-1"}[by]
+    session_id = desk.session(model="maker/small-1")
+    for given in ({"model": chosen}, {}):
+        run_id = desk.submit(session_id, "Hello", **given)
+        execute(run_id, desk.context)
+        assert desk.state(run_id) == "completed"
+    assert [turn.json["model"] for turn in gateway.turns] == ["maker/big-1", "maker/small-1"]
 
 
 def test_a_long_history_is_summarised_and_marked(sqlite_desk: Desk, gateway: FakeGateway) -> None:

@@ -65,9 +65,7 @@ def _admit() -> None:
     """Before the upgrade, after the Origin and sign-in checks: a place for the socket, and its connection made safe.
 
     Raises Unavailable (503 with Retry-After) above the limit: plain pages must still be served."""
-    principal = current()
-    if not principal.may_read:
-        raise errors.Forbidden("This token may not read.")
+    principal = rights.reading(current())
     if request.args.get("view") == "html":
         g.page_of = _wanted_session(principal)
     g.connection = live().connections.admit(principal, is_socket=True)

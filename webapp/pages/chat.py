@@ -250,7 +250,7 @@ def _back(session_id: str) -> ResponseReturnValue:
 def _side(principal: Principal) -> Side:
     archived = request.args.get("archived") == "1"
     query = request.args.get("q", "").strip()[:SEARCH_CHARS]
-    user: User = users.get(db(), principal.user_id)
+    user: User = users.get(db(), rights.reading(principal).user_id)
     rows = chat_sessions.list_for(
         db(), user, before=request.args.get("before") if request.path.endswith("/chat") else None,
         limit=LIST_LENGTH + 1, archived=archived, query=query or None,

@@ -58,12 +58,14 @@ def build_compressed_history(
     run: Run,
     backend: Backend,
     emit: Callable[[CompressionBegun | CompressionEnded], None],
+    *,
+    model: str | None = None,
 ) -> tuple[HistoryMessage, ...]:
     """The history to send with `run` (which may be detached), oldest first, without the run's own input.
 
-    When it is over the budget the backend is asked for a summary of the older turns, which can take minutes: call it
-    after `running` was committed, on the thread that then reads the stream. `emit` gets the two items that mark it
-    (the inbox takes them). When the backend cannot, older turns are left out instead: `changed` is False then.
+    When it is over the budget the backend is asked for a summary of the older turns, by `model`, which can take
+    minutes: call it after `running` was committed, on the thread that then reads the stream. `emit` gets the two items
+    that mark it (the inbox takes them). When the backend cannot, older turns are left out instead: `changed` is False.
     Raises Unavailable when the database stays away.
     """
     past = _read(factory, settings.context_budget_tokens, run)
@@ -81,7 +83,7 @@ def build_compressed_history(
             part_tokens=past.budget,
             summary_tokens=past.budget // 4,
             tokens_per_char=past.ratio,
-            model=run.model,
+            model=model,
         )
         after_tokens = _tokens_of(made, past.ratio) + sum(turn.tokens for turn in kept)
         if after_tokens >= past.tokens:

@@ -5,6 +5,7 @@ import time
 from shared import logs
 from shared.database import transaction
 from shared.errors import LeaseLost, Unavailable
+from shared.store import catalogue
 from shared.store import runs as run_store
 from shared.transcript_json import to_json
 from worker.backends.base import Backend, Turn
@@ -23,19 +24,30 @@ log = logs.get(__name__)
 def turn_of(claimed: Claimed, backend: Backend, live: LiveRun, context: WorkerContext) -> Turn:
     """Put the turn together. Older turns may have to be summarised by the backend itself, which takes its time."""
     run, session = claimed.run, claimed.session
+    model = _model(run.model or session.model, context)
     return Turn(
         run_id=run.id,
         session_id=run.session_id,
         input=run.input,
         blocks=tuple(run.blocks or ()),
-        history=build_compressed_history(context.factory, context.settings, run, backend, live.inbox.put),
+        history=build_compressed_history(context.factory, context.settings, run, backend, live.inbox.put, model=model),
         instructions=run.instructions,
-        model=run.model or session.model,
+        model=model,
         profile=session.profile,
         skill_folder=run.skill_folder or session.skill_folder,
         backend_session_id=session.backend_session_id,
         max_iterations=run.max_iterations,
     )
+
+
+def _model(chosen: str | None, context: WorkerContext) -> str | None:
+    """What the backend is to be asked for: a name or id of the catalogue stands for its model, anything else for
+    itself. Raises Unavailable."""
+    if chosen is None:
+        return None
+    with transaction(context.factory, write=False) as db:
+        row = catalogue.language_model(db, chosen)
+    return chosen if row is None else row.model
 
 
 def begin(claimed: Claimed, live: LiveRun, recorder: Recorder, context: WorkerContext) -> str:
