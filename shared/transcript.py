@@ -137,6 +137,8 @@ def _queued(t: Transcript, data: e.RunQueuedData, at: datetime) -> None:
 
 
 def _started(t: Transcript, data: e.RunStartedData, at: datetime) -> None:
+    if t.started_at is None:
+        t.status, t.status_at = "", None  # what was said while it waited
     t.started_at = at
     t.message_id, t.source, t.agent, t.worker = data.message_id, data.source, data.agent, data.worker
     t.profile, t.model, t.skill_folder = data.profile, data.model, data.skill_folder

@@ -156,7 +156,7 @@ def status(t: Transcript, state: RunState, now: datetime) -> Status | None:
     """What the run does or waits for, and its clock."""
     since = _ago(t.started_at, now) if t.started_at is not None else None
     if state == RunState.QUEUED:
-        return Status(_("Waits to start"), None)
+        return Status(_("Waits to start: no worker is there to take it") if t.status else _("Waits to start"), None)
     if state == RunState.STARTING or t.started_at is None:
         return Status(_("Starting"), _ago(t.queued_at, now) if t.queued_at else None)
     if state == RunState.ABORTING:

@@ -40,6 +40,12 @@ def _gap(again_s: float, is_broker_empty: bool) -> object:
     return case(*gaps, else_=max(again_s, LONGEST_GAP_S))
 
 
+def unclaimed(db: Session, *, longer_than_s: float) -> list[Run]:
+    """Heads of their sessions that were submitted longer ago than that, and that nobody has taken."""
+    wanted = select(Run).where(Run.state == RunState.QUEUED, *is_next(), Run.queued_at_db < db_now() - longer_than_s)
+    return list(db.scalars(wanted.limit(1000)))
+
+
 def mark_dispatched(db: Session, run_id: str) -> None:
     """A task was sent for this run, now."""
     db.execute(

@@ -36,6 +36,7 @@ from shared.store.run_upkeep import (
     overdue_aborts,
     to_dispatch,
     too_old,
+    unclaimed,
 )
 
 __all__ = [
@@ -70,4 +71,5 @@ __all__ = [
     "stop_all",
     "to_dispatch",
     "too_old",
+    "unclaimed",
 ]

@@ -206,6 +206,16 @@ def test_a_first_turn_shows_at_once_while_it_waits_for_a_worker(live: Live) -> N
     assert "Waits to start" in frame
 
 
+def test_a_turn_that_no_worker_takes_says_why_it_waits_until_it_starts(live: Live) -> None:
+    """C17."""
+    run = live.story.queued("hello?")[0]
+    queued = {"queue_id": run.queue_id, "position": 0, "queue_length": 1, "message_id": "m", "input": "hello?"}
+    live.tell(run.id, ("run.queued", queued), fence=None)
+    assert "no worker is there" in live.tell(run.id, ("status.updated", {"text": "No worker is there."}), fence=None)
+    started = live.tell(run.id, ("run.started", {"source": "api_server", "agent": "Hermes"}))
+    assert "no worker" not in started.casefold()
+
+
 def test_a_withdrawn_turn_leaves_and_its_question_says_so(live: Live) -> None:
     run = live.story.queued("never mind")[0]
     queued = {"queue_id": run.queue_id, "position": 0, "queue_length": 1, "message_id": "m", "input": "never"}

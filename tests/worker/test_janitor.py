@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from shared import clock
 from shared.database import db_now
 from shared.models import ChatSession, Run
 from shared.protocol.events import MessageDelta, TextPiece, to_payload
@@ -14,10 +15,12 @@ from shared.relay.presence import WorkerFacts
 from shared.run_state import RunState
 from shared.store import pauses, run_logs
 from shared.store import runs as run_store
+from shared.transcript import Transcript, fold
 from tests import factories
 from tests.worker.conftest import Desk
+from worker import heartbeat
 from worker.runs.execute import execute
-from worker.runs.janitor import Janitor
+from worker.runs.janitor import NOBODY_WORKS, Janitor
 
 
 def a_janitor(desk: Desk, context: Any = None) -> Janitor:
@@ -65,6 +68,37 @@ def test_it_is_sent_again_when_nobody_claims_it_and_ever_more_rarely(sqlite_desk
         change(desk, run_id, dispatched_at_db=desk.row(run_id).dispatched_at_db - gap_s)
         janitor.sweep()
         assert len(desk.sent) == dispatches
+
+
+def test_a_turn_that_no_worker_takes_says_so_once(desk: Desk) -> None:
+    """C17: nothing is dropped, and its page says why it waits."""
+    desk.context.settings = desk.settings.model_copy(update={"dispatch_again_s": 30})
+    session_id = desk.session()
+    run_id, behind = desk.submit(session_id, "hello"), desk.submit(session_id, "then this")
+    janitor = a_janitor(desk)
+    janitor.sweep()
+    assert desk.names(run_id) == []
+    change(desk, run_id, queued_at_db=Run.queued_at_db - 31)
+    janitor.sweep()
+    janitor.sweep()
+    [event] = desk.events(run_id)
+    assert (event.event, event.data.text) == ("status.updated", NOBODY_WORKS)
+    assert desk.names(behind) == []
+    execute(run_id, desk.context)
+    assert desk.state(run_id) == "completed"
+    told = Transcript(run_id=run_id)
+    for event in desk.events(run_id):
+        fold(told, event)
+    assert told.status == "", "once it runs, it waits no more"
+
+
+def test_while_a_worker_lives_a_turn_waits_in_silence(sqlite_desk: Desk) -> None:
+    desk = sqlite_desk
+    run_id = desk.submit(desk.session(), "hello")
+    change(desk, run_id, queued_at_db=Run.queued_at_db - 31)
+    heartbeat.beat(desk.context, clock.now())
+    a_janitor(desk).sweep()
+    assert desk.names(run_id) == []
 
 
 def test_only_heads_of_queues_that_go_are_sent(desk: Desk) -> None:

@@ -11,7 +11,7 @@ from shared import logs, task_names
 from shared.database import db_time, transaction
 from shared.errors import LeaseLost, NotFound, Unavailable
 from shared.models import Run
-from shared.protocol.events import QueueUpdated, to_payload
+from shared.protocol.events import QueueUpdated, StatusUpdated, StatusUpdatedData, to_payload
 from shared.queue_events import queue_told
 from shared.relay.connection import RelayDown, relay_errors
 from shared.run_state import EndReason, RunState
@@ -23,6 +23,7 @@ from worker.runs.claim import dispatch
 from worker.runs.expiry import expire_due
 from worker.runs.sealing import seal, tell_failed
 
+NOBODY_WORKS = "No worker is there to take this turn. It waits to start."
 TOO_OLD = "The turn waited for a day and was never started. Its text is kept; try it again."
 
 log = logs.get(__name__)
@@ -35,6 +36,7 @@ class Janitor:
         self._context = context
         self._connected_at: float | None = None  # monotonic: since when the database has answered without a failure
         self.swept_at: float | None = None  # monotonic
+        self._told_to_wait: set[str] = set()  # ids of runs
 
     def sweep(self) -> None:
         """One round. Raises Unavailable when the database does not answer."""
@@ -45,6 +47,7 @@ class Janitor:
             expire_due(self._context)
             self._force_aborts()
             self._fail_old_runs()
+            self._tell_that_nobody_works()
         except Unavailable as error:
             if not isinstance(error, RelayDown):
                 self._connected_at = None
@@ -79,6 +82,23 @@ class Janitor:
                 return not self._context.redis.llen(self._context.queue_key(task_names.RUNS_QUEUE))
         except RelayDown:
             return False
+
+    def _tell_that_nobody_works(self) -> None:
+        """Turns that nobody takes because no worker lives say so, once each (C17)."""
+        with transaction(self._context.factory, write=False) as db:
+            waiting = run_store.unclaimed(db, longer_than_s=self._context.settings.dispatch_again_s)
+        self._told_to_wait &= {run.id for run in waiting}
+        try:
+            if not waiting or self._context.presence.workers():
+                return
+            for run in waiting:
+                if run.id not in self._told_to_wait:
+                    data = StatusUpdatedData(text=NOBODY_WORKS)
+                    event = StatusUpdated(session_id=run.session_id, run_id=run.id, data=data)
+                    self._context.log.append(run.session_id, [to_payload(event)])
+                    self._told_to_wait.add(run.id)
+        except RelayDown:
+            return
 
     # ---- (b) leases that are over
 
