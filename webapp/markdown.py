@@ -16,6 +16,7 @@ from webapp import markdown_html as html_of
 
 SMALL_BLOCK: Final = 4_096  # an open block up to this size is rendered again at each flush
 GROWTH: Final = 1.06  # a longer one only when it has grown by this factor: the cost of all of them stays linear
+CARET: Final = '<span class="caret" aria-hidden="true"></span>'
 TAIL_CHARS: Final = 1_000  # of an unfinished line of code that is shown
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})([^\n]*)$")
 _BLANK_LINES = re.compile(r"^(?:[ \t]*\n)+")
@@ -159,7 +160,7 @@ class StreamingMarkdown:
         return Patch(finished=finished, open_html=self._general_frame(html_of.html(blocks, self._copy)))
 
     def _general_frame(self, inner: str) -> str:
-        return f'{inner}<span id="{self._id}-tail"></span>'
+        return f'{_with_caret(inner)}<span id="{self._id}-tail"></span>'
 
     # ---- an open fence: only its new lines
 
@@ -195,7 +196,7 @@ class StreamingMarkdown:
     def _code_frame(self) -> str:
         mode = self._mode
         grown = html_of.colour("".join(mode.lines), mode.lexer)
-        inside = f'<span id="{self._id}-grow">{grown}</span><span id="{self._id}-tail">{mode.tail()}</span>'
+        inside = f'<span id="{self._id}-grow">{grown}</span><span id="{self._id}-tail">{mode.tail()}</span>{CARET}'
         return html_of.code_box(mode.language, inside, self._copy)
 
     # ---- an open table: only its new rows
@@ -263,6 +264,13 @@ class _Open:
             if sum(map(len, kept)) >= TAIL_CHARS:
                 break
         return str(escape("".join(kept)[-TAIL_CHARS:]))
+
+
+def _with_caret(html: str) -> str:
+    """The caret at the end of the last paragraph or list item."""
+    end = html.rfind("</p>" if html.endswith("</p>\n") else "</li>")
+    is_text = end >= 0 and html.endswith(("</p>\n", "</ul>\n", "</ol>\n"))
+    return html[:end] + CARET + html[end:] if is_text else html
 
 
 def _with_ends(lines: list[str]) -> str:
