@@ -97,15 +97,6 @@ class Presence:
         with relay_errors():
             return bool(self._client.exists(self._keys.worker(worker_id)))
 
-    def beat_run(self, run_id: str, worker_id: str) -> None:
-        """Say that the run is driven; `beat_worker` does the same for all runs of a worker."""
-        with relay_errors():
-            self._client.set(self._keys.run_heartbeat(run_id), worker_id, px=self._ttl_ms)
-
-    def end_run(self, run_id: str) -> None:
-        with relay_errors():
-            self._client.delete(self._keys.run_heartbeat(run_id))
-
     def run_is_alive(self, run_id: str) -> bool:
         with relay_errors():
             return bool(self._client.exists(self._keys.run_heartbeat(run_id)))

@@ -72,13 +72,6 @@ def test_a_worker_without_a_heartbeat_is_dead_until_it_is_forgotten(
     assert not redis_server.client.exists(KEYS.mailbox("a"))
 
 
-def test_a_run_is_alive_while_it_is_driven(presence: Presence) -> None:
-    presence.beat_run("r", "a")
-    assert presence.run_is_alive("r")
-    presence.end_run("r")
-    assert not presence.run_is_alive("r")
-
-
 def test_watchers_come_and_go(presence: Presence) -> None:
     ann, bob = Watcher(user_id="1", name="Ann"), Watcher(user_id="2", name="Bob")
     presence.watch("s", ann)

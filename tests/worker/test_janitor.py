@@ -147,11 +147,12 @@ def test_a_lost_run_is_interrupted_with_all_the_text_that_was_seen(desk: Desk) -
                 run_store.save_progress(
                     db, run_id, fence=1, content="saved", transcript=transcript, epoch=appended.epoch, seq=1
                 )
-    desk.context.presence.beat_run(run_id, "worker-1")
+    driver = WorkerFacts(worker_id="worker-1", host="h", pid=1, started_at=clock.now(), runs=[run_id])
+    desk.context.presence.beat_worker(driver)
     janitor = a_janitor(desk)
     janitor.sweep()
     assert desk.state(run_id) == "running"  # somebody is there: its heartbeat says so
-    desk.context.presence.end_run(run_id)
+    desk.context.redis.delete(desk.context.keys.run_heartbeat(run_id))
     janitor.sweep()
     row = desk.row(run_id)
     assert (row.state, row.reason, row.fence) == ("interrupted", "worker_lost", 2)

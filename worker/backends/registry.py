@@ -47,11 +47,6 @@ class Backends:
         with self._lock:
             return self._made.setdefault((source, profile), made)
 
-    def forget(self) -> None:
-        """The configuration has changed: backends are made anew for the next runs; those that run keep theirs."""
-        with self._lock:
-            self._made.clear()
-
     def names(self) -> list[str]:
         with self._lock:
             return sorted({backend.name for backend in self._made.values()})
