@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 MAX_SKILLS = 1_000
 MAX_DEPTH = 3  # skills/<category>/<folder>/SKILL.md
 HEAD_BYTES = 16_384
+MAX_BYTES = 256 * 1024  # of one that is used
 MAX_DESCRIPTION = 500
 
 _FIELD = re.compile(r"^(name|description):[ \t]*(\S[^\n]{0,2000})$", re.MULTILINE)
@@ -25,8 +27,30 @@ class Skill:
 
 def in_home(home: Path) -> list[Skill]:
     """The skills of a Hermes home, by folder name; none when there is no such folder."""
-    root = home / "skills"
     found: dict[str, Skill] = {}
+    for path in _files(home):
+        skill = _read(path)
+        if skill is not None:
+            found.setdefault(skill.folder_name, skill)
+        if len(found) >= MAX_SKILLS:
+            break
+    return sorted(found.values(), key=lambda skill: skill.folder_name)
+
+
+def text_of(home: Path, folder_name: str) -> str | None:
+    """The whole SKILL.md of a skill, up to MAX_BYTES; None when there is none of that name that can be read."""
+    path = next((path for path in _files(home) if path.parent.name == folder_name), None)
+    try:
+        if path is None or path.stat().st_size > MAX_BYTES:
+            return None
+        return storable(path.read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return None
+
+
+def _files(home: Path) -> Iterator[Path]:
+    """Every SKILL.md; no link is followed."""
+    root = home / "skills"
     for folder, names, files in os.walk(root, followlinks=False):
         here = Path(folder)
         depth = len(here.relative_to(root).parts)
@@ -35,12 +59,7 @@ def in_home(home: Path) -> list[Skill]:
         )
         if depth and "SKILL.md" in files and not (here / "SKILL.md").is_symlink():
             names[:] = []
-            skill = _read(here / "SKILL.md")
-            if skill is not None:
-                found.setdefault(skill.folder_name, skill)
-        if len(found) >= MAX_SKILLS:
-            break
-    return sorted(found.values(), key=lambda skill: skill.folder_name)
+            yield here / "SKILL.md"
 
 
 def _read(path: Path) -> Skill | None:

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -179,6 +180,25 @@ def test_the_chosen_model_is_asked_for(sqlite_desk: Desk, gateway: FakeGateway, 
         execute(run_id, desk.context)
         assert desk.state(run_id) == "completed"
     assert [turn.json["model"] for turn in gateway.turns] == ["maker/big-1", "maker/small-1"]
+
+
+def test_a_chosen_skill_goes_before_the_conversation_and_a_missing_one_is_said(
+    sqlite_desk: Desk, gateway: FakeGateway, tmp_path: Path
+) -> None:
+    desk = sqlite_desk
+    desk.context.settings = desk.settings.model_copy(update={"hermes_home": tmp_path})
+    gateway.script[TURNS] = [stream(*text_turn("Done"))]
+    skill = "---\nname: Tidy\n---\nPut everything in its place."
+    (tmp_path / "skills" / "tidy").mkdir(parents=True)
+    (tmp_path / "skills" / "tidy" / "SKILL.md").write_text(skill)
+    session_id = desk.session(skill_folder="tidy")
+    execute(desk.submit(session_id, "Go", instructions="Be brief."), desk.context)
+    assert gateway.turns[0].json["instructions"] == f"{skill}\n\nBe brief."
+    missing = desk.submit(session_id, "Go", skill_folder="gone")
+    execute(missing, desk.context)
+    assert (desk.state(missing), desk.row(missing).reason) == ("failed", "backend_refused")
+    assert "'gone'" in desk.row(missing).error
+    assert len(gateway.turns) == 1
 
 
 def test_a_long_history_is_summarised_and_marked(sqlite_desk: Desk, gateway: FakeGateway) -> None:

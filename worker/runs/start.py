@@ -2,9 +2,9 @@
 
 import time
 
-from shared import logs
+from shared import logs, skills
 from shared.database import transaction
-from shared.errors import LeaseLost, Unavailable
+from shared.errors import BackendRefused, LeaseLost, Unavailable
 from shared.store import catalogue
 from shared.store import runs as run_store
 from shared.transcript_json import to_json
@@ -25,16 +25,17 @@ def turn_of(claimed: Claimed, backend: Backend, live: LiveRun, context: WorkerCo
     """Put the turn together. Older turns may have to be summarised by the backend itself, which takes its time."""
     run, session = claimed.run, claimed.session
     model = _model(run.model or session.model, context)
+    skill_folder = run.skill_folder or session.skill_folder
     return Turn(
         run_id=run.id,
         session_id=run.session_id,
         input=run.input,
         blocks=tuple(run.blocks or ()),
         history=build_compressed_history(context.factory, context.settings, run, backend, live.inbox.put, model=model),
-        instructions=run.instructions,
+        instructions=_instructions(run.instructions, skill_folder, context),
         model=model,
         profile=session.profile,
-        skill_folder=run.skill_folder or session.skill_folder,
+        skill_folder=skill_folder,
         backend_session_id=session.backend_session_id,
         max_iterations=run.max_iterations,
     )
@@ -48,6 +49,17 @@ def _model(chosen: str | None, context: WorkerContext) -> str | None:
     with transaction(context.factory, write=False) as db:
         row = catalogue.language_model(db, chosen)
     return chosen if row is None else row.model
+
+
+def _instructions(given: str | None, skill_folder: str | None, context: WorkerContext) -> str | None:
+    """What goes before the conversation, for this turn only: the text of the chosen skill, then what was given with
+    the turn. Raises BackendRefused for a skill that is not there: an answer without it would only look right."""
+    if skill_folder is None:
+        return given
+    text = skills.text_of(context.settings.hermes_home, skill_folder)
+    if text is None:
+        raise BackendRefused(f"The skill {skill_folder!r} is not there, or cannot be read.", retryable=False)
+    return f"{text}\n\n{given}" if given else text
 
 
 def begin(claimed: Claimed, live: LiveRun, recorder: Recorder, context: WorkerContext) -> str:
