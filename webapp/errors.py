@@ -1,7 +1,9 @@
 """PlatformError -> status and body, in one table for every door: pages, API, sockets."""
 
+import gettext
 import re
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
 
@@ -14,7 +16,7 @@ from shared import errors, ids, logs
 from shared.relay.connection import RelayDown
 from webapp.auth import Principal
 from webapp.context import web
-from webapp.render import _, render
+from webapp.render import HERE, LOCALES, reader, render
 
 log = logs.get("webapp.errors")
 
@@ -105,13 +107,19 @@ def problem_of(error: Exception) -> Problem:
 
 
 def told(detail: str) -> str:
-    """`detail` in the reader's language. The catalogue holds sentences with numbers as `Wait {} s.`"""
-    translated = _(detail)
+    """`detail` in the reader's language. The catalogue `errors` holds sentences with numbers as `Wait {} s.`"""
+    sentences = _sentences(reader().locale)
+    translated = sentences.gettext(detail)
     if translated != detail:
         return translated
     pattern = _NUMBER.sub("{}", detail)
-    translated = _(pattern)
+    translated = sentences.gettext(pattern)
     return detail if translated == pattern else translated.format(*_NUMBER.findall(detail))
+
+
+@lru_cache(maxsize=len(LOCALES))
+def _sentences(locale: str) -> gettext.NullTranslations:
+    return gettext.translation("errors", HERE / "translations", languages=[locale], fallback=True)
 
 
 def register(app: Flask) -> None:

@@ -1,12 +1,14 @@
 """One table from our exceptions to what clients are told, by every door and in the reader's language."""
 
 import pytest
+from babel.messages.mofile import read_mo
+from babel.messages.pofile import read_po
 
 from shared import errors
 from shared.relay.connection import AppendUnknown, RelayDown
 from tests.rig.web import Web
 from webapp.errors import problem_of, told
-from webapp.render import Reader, reading_as
+from webapp.render import HERE, Reader, reading_as
 
 
 @pytest.mark.parametrize(
@@ -70,6 +72,18 @@ def test_people_hear_of_errors_in_their_language(english: str, chinese: str) -> 
         assert told(english) == chinese
     with reading_as(Reader("en")):
         assert told(english) == english
+
+
+def test_the_compiled_sentences_are_those_of_the_source_and_take_the_same_numbers() -> None:
+    folder = HERE / "translations" / "zh_Hans" / "LC_MESSAGES"
+    with (folder / "errors.po").open("rb") as po, (folder / "errors.mo").open("rb") as mo:
+        source, compiled = (
+            {m.id: m.string for m in read(file) if m.id} for read, file in ((read_po, po), (read_mo, mo))
+        )
+    assert source == compiled
+    for english, chinese in source.items():
+        assert chinese, english
+        assert english.count("{}") == chinese.count("{}"), english
 
 
 def test_a_chinese_browser_gets_chinese_error_pages_and_forms(web: Web) -> None:
