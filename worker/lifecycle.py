@@ -190,6 +190,7 @@ def _beat_init(sender: Any, **_: Any) -> None:
     global _process
     _process = Process(make_context(portal_settings.load(), sender.app, new_worker_id()), is_worker=False)
     _process.start()
+    log.info("beat.ready", worker_id=current().worker_id)
 
 
 @signals.task_revoked.connect  # type: ignore[untyped-decorator]

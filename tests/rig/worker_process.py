@@ -8,11 +8,11 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 from tests.rig.portal import clean_environ
 
-ALONE = ("--without-gossip", "--without-mingle")  # as in the Procfile
+WORKER_ARGUMENTS = ("--pool", "threads", "--without-gossip", "--without-mingle")  # as in the Procfile
 SCRIPTED_APP = "tests.worker.scripted_app"
 FAST = {
     "PORTAL_LEASE_S": "3",
@@ -30,14 +30,22 @@ FAST = {
 
 
 class WorkerProcess:
-    """`celery worker` with the settings of `environ`. It is ready when the constructor returns. Close it."""
+    """`celery worker`, or `celery beat`, with the settings of `environ`. It is ready when the constructor returns.
+    Close it."""
 
     def __init__(
-        self, environ: Mapping[str, str], *, concurrency: int = 8, app: str = SCRIPTED_APP, wait: bool = True
+        self,
+        environ: Mapping[str, str],
+        *,
+        role: Literal["worker", "beat"] = "worker",
+        concurrency: int = 8,
+        app: str = SCRIPTED_APP,
+        wait: bool = True,
     ) -> None:
+        self._role = role
         self._folder = tempfile.TemporaryDirectory(prefix="portal-worker-")
         self._log_path = Path(self._folder.name) / "log"
-        arguments = ["--quiet", "--app", app, "worker", "--pool", "threads", *ALONE]
+        arguments = ["--quiet", "--app", app, role, *(WORKER_ARGUMENTS if role == "worker" else ())]
         with self._log_path.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "celery", *arguments],
@@ -66,9 +74,9 @@ class WorkerProcess:
 
     def wait_ready(self, timeout_s: float = 30.0) -> None:
         deadline = time.monotonic() + timeout_s
-        while '"worker.ready"' not in self.log():
-            assert self.process.poll() is None, f"the worker ended:\n{self.log()}"
-            assert time.monotonic() < deadline, f"the worker is not ready:\n{self.log()}"
+        while f'"{self._role}.ready"' not in self.log():
+            assert self.process.poll() is None, f"the {self._role} ended:\n{self.log()}"
+            assert time.monotonic() < deadline, f"the {self._role} is not ready:\n{self.log()}"
             time.sleep(0.05)
 
     def log(self) -> str:

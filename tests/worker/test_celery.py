@@ -32,6 +32,9 @@ class Shop:
     def worker(self, **environ: str) -> WorkerProcess:
         return self.stack.enter_context(WorkerProcess({**self.desk.environ, **environ}))
 
+    def beat(self) -> WorkerProcess:
+        return self.stack.enter_context(WorkerProcess(self.desk.environ, role="beat"))
+
     def send(self, run_id: str, queue: str = task_names.RUNS_QUEUE) -> None:
         self.app.send_task(
             task_names.RUN_TURN, args=[run_id], kwargs={"session": "s", "new": 1}, task_id=run_id, queue=queue
@@ -251,6 +254,23 @@ def test_redis_killed_without_its_data_loses_nothing(tmp_path: Path, monkeypatch
             assert desk.turns(run_id) == 1
         shop.app.close()
     server.close()
+
+
+def test_beat_mends_without_a_worker_and_a_second_does_no_harm(sqlite_shop: Shop) -> None:
+    """F50, C16 the other way round: only beats are left."""
+    desk = sqlite_shop.desk
+    worker = sqlite_shop.worker()
+    begun = sqlite_shop.begun([{"text": "so far."}, {"block": True}])
+    desk.wait(lambda: desk.seen_text(begun) == "so far.", what="the text")
+    worker.kill()
+    waits = desk.submit(desk.session(), "hello")
+    sqlite_shop.beat(), sqlite_shop.beat()
+    assert desk.wait_final(begun, 30) == "interrupted"
+    assert desk.answer(begun).content == "so far."
+    desk.wait(lambda: desk.row(waits).dispatches, what="a dispatch by beat")
+    sqlite_shop.worker()
+    assert desk.wait_final(waits, 30) == "completed"
+    assert (desk.turns(waits), desk.turns(begun)) == (1, 1)
 
 
 # ---- stops

@@ -215,3 +215,16 @@ def test_an_answer_that_cannot_be_given_is_told(sqlite_desk: Desk) -> None:
     thread.join(10)
     said = [e.data.text for e in desk.events(run_id) if e.event == "status.updated"]
     assert said == ["The answer could not be given to the agent."]
+
+
+def test_who_decides_sees_all_that_was_said_before(sqlite_desk: Desk) -> None:
+    """Nothing is held back as the possible beginning of a secret while a person is asked."""
+    desk = sqlite_desk
+    desk.start_threads()
+    run_id = desk.submit(desk.session(), [{"text": "May I use this api"}, {"approval": "ls"}, {"text": "done"}])
+    thread = desk.start(run_id)
+    told(desk, run_id, "approval.requested")
+    assert desk.seen_text(run_id) == "May I use this api"
+    answer(desk, asked(desk, run_id), choice="once")
+    thread.join(10)
+    assert desk.answer(run_id).content == "May I use this api[once]done"

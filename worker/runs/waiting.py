@@ -160,7 +160,8 @@ class Waiting:
             self._since = now
         at = clock.now()
         deadline = None if timeout_s is None else at + timedelta(seconds=timeout_s)
-        self._recorder.emit(_requested_event(self._live, pause.id, request, tool, at, deadline))
+        requested = _requested_event(self._live, pause.id, request, tool, at, deadline)
+        self._recorder.emit(requested, new_part=True)  # whoever decides sees all that was said before
 
     def _timeout_s(self, kind: str) -> float | None:
         """Seconds until silence means no; None: no limit. The backend's own limit counts when it is shorter."""
