@@ -7,12 +7,11 @@
 -- it does not hold.
 
 local server = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
-local head = redis.call('HMGET', KEYS[1], 'e', 'q', 'r')
 local run, fence = ARGV[5], tonumber(ARGV[6])
+local head = redis.call('HMGET', KEYS[1], 'e', 'q', 'r', 'f:' .. run)
 local raised = false
 if run ~= '' and fence then
-  local stored = redis.call('HGET', KEYS[1], 'f:' .. run)
-  local known = stored and tonumber(string.match(stored, '^%d+'))
+  local known = head[4] and tonumber(string.match(head[4], '^%d+'))
   if known and known > fence then return {0, known} end
   raised = not known or fence > known
 end
@@ -37,7 +36,11 @@ for i = 8, #ARGV do
   seq = seq + 1
 end
 redis.call('XTRIM', KEYS[2], 'MAXLEN', ARGV[3])
-redis.call('HSET', KEYS[1], 'e', epoch, 'q', string.format('%.0f', seq), 'r', server)
+if is_new == 1 then
+  redis.call('HSET', KEYS[1], 'e', epoch, 'q', string.format('%.0f', seq), 'r', server)
+else
+  redis.call('HSET', KEYS[1], 'q', string.format('%.0f', seq))
+end
 
 if raised then
   local now = tonumber(redis.call('TIME')[1])
@@ -50,7 +53,9 @@ if raised then
     end
   end
 end
-redis.call('EXPIRE', KEYS[1], ARGV[4])
-redis.call('EXPIRE', KEYS[2], ARGV[4])
+if is_new == 1 or redis.call('TTL', KEYS[1]) < tonumber(ARGV[4]) * 0.999 then -- about once a minute of a day
+  redis.call('EXPIRE', KEYS[1], ARGV[4])
+  redis.call('EXPIRE', KEYS[2], ARGV[4])
+end
 redis.call('PUBLISH', ARGV[7], epoch .. ' ' .. string.format('%.0f', first) .. '\n' .. table.concat(ARGV, '\n', 8))
 return {1, epoch, first, seq, is_new}

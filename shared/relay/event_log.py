@@ -5,12 +5,10 @@ log whole or not at all, every `seq` is the one before plus 1, and a reader eith
 is told to take a snapshot. Redis' content is untrusted: `event_of` checks an entry before it is used.
 """
 
-import hashlib
 import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any
 
 import redis
@@ -18,8 +16,10 @@ from pydantic import ValidationError
 
 from shared.errors import LeaseLost
 from shared.protocol.events import EVENT, AnyEvent
-from shared.relay.connection import AppendUnknown, Client, RelayDown, relay_down, relay_errors
+from shared.relay.append_line import AppendLine
+from shared.relay.connection import AppendUnknown, Client, RelayDown, relay_errors
 from shared.relay.keys import Keys
+from shared.relay.scripts import HEAD, READ, Script
 
 REPLAY_EVENTS = 2_000
 REPLAY_BYTES = 1 << 20
@@ -63,17 +63,6 @@ class Appended:
     epoch_changed: bool
 
 
-class Script:
-    """A Lua script of this package and its SHA-1, by which Redis knows it once it has been loaded."""
-
-    def __init__(self, name: str) -> None:
-        self.text = resources.files(__package__).joinpath(name).read_bytes()
-        self.sha = hashlib.sha1(self.text, usedforsecurity=False).hexdigest()
-
-
-APPEND, READ, HEAD = Script("append.lua"), Script("read.lua"), Script("head.lua")
-
-
 class EventLog:
     """The logs of all sessions. Threads may share it; it holds no connection of its own."""
 
@@ -100,31 +89,16 @@ class EventLog:
         through this object begins a new epoch by itself, so that everybody takes a snapshot. RelayDown: it surely
         does not stand in the log and may be tried again.
         """
-        if not payloads:
-            raise ValueError("nothing to append")
-        doubtful = session_id in self._doubtful
-        arguments = (
-            self._keys.log_hash(session_id),
-            self._keys.log_stream(session_id),
-            secrets.token_hex(6),
-            "1" if new_epoch or doubtful else "",
-            self._max_events,
-            self._ttl_s,
-            run_id or "",
-            "" if fence is None else fence,
-            self._keys.channel(session_id),
-            *map(_one_line, payloads),
-        )
+        line = self.line(session_id, run_id=run_id, fence=fence)
         try:
-            answer = self._append_once(arguments)
-        except AppendUnknown:
-            self._doubtful.add(session_id)
-            raise
-        if answer[0] == 0:
-            raise LeaseLost(f"run {run_id} is driven by fence {answer[1]}, not {fence}")
-        if doubtful:
-            self._doubtful.discard(session_id)
-        return Appended(answer[1].decode(), answer[2], answer[3], answer[4] == 1)
+            line.send(payloads, new_epoch=new_epoch)
+            return line.answer()
+        finally:
+            line.close()
+
+    def line(self, session_id: str, *, run_id: str | None = None, fence: int | None = None) -> "RunLine":
+        """For appends to one session that do not wait for their answer."""
+        return RunLine(self, session_id, run_id, fence)
 
     def head(self, session_id: str) -> Cursor | None:
         """The cursor of the last event; None without a log, or when it is that of an earlier run of Redis."""
@@ -171,35 +145,49 @@ class EventLog:
             except redis.exceptions.NoScriptError:
                 return self._client.eval(script.text, *arguments)
 
-    def _append_once(self, arguments: Sequence[Any]) -> Any:
-        """Send the append exactly once, over a connection of the pool, telling "not sent" from "no answer"."""
-        pool = self._client.connection_pool
-        try:
-            connection = pool.get_connection()
-        except (redis.RedisError, OSError) as error:
-            raise relay_down(error) from error
-        try:
-            try:
-                return self._send_and_read(connection, "EVALSHA", APPEND.sha, 2, *arguments)
-            except redis.exceptions.NoScriptError:
-                return self._send_and_read(connection, "EVAL", APPEND.text, 2, *arguments)
-        finally:
-            pool.release(connection)
 
-    def _send_and_read(self, connection: Any, *command: Any) -> Any:
+class RunLine:
+    """The appends of one writer to one session: `send`, then `answer`; what each raises is told at EventLog.append.
+    Used by one thread at a time; `close` gives its connection back."""
+
+    def __init__(self, log: EventLog, session_id: str, run_id: str | None, fence: int | None) -> None:
+        keys = log._keys
+        self._line = AppendLine(log._client)
+        self._doubtful = log._doubtful
+        self._session_id = session_id
+        self._run_id = run_id
+        self._fence = fence
+        self._keys = keys.log_hash(session_id), keys.log_stream(session_id)
+        self._limits = log._max_events, log._ttl_s, run_id or "", "" if fence is None else fence
+        self._channel = keys.channel(session_id)
+        self._was_doubtful = False
+
+    def send(self, payloads: Sequence[str], *, new_epoch: bool = False) -> None:
+        """Send a batch. Raises RelayDown: it surely does not stand in the log and may be tried again."""
+        if not payloads:
+            raise ValueError("nothing to append")
+        self._was_doubtful = self._session_id in self._doubtful
+        begin = "1" if new_epoch or self._was_doubtful else ""
+        lines = map(_one_line, payloads)
+        self._line.send((*self._keys, secrets.token_hex(6), begin, *self._limits, self._channel, *lines))
+
+    def answer(self) -> Appended:
+        """Where the batch sent last stands. Raises LeaseLost, AppendUnknown, RelayDown."""
         try:
-            # a command that could not be sent whole is not a command yet: Redis drops it with the connection
-            connection.send_packed_command(connection.pack_command(*command))
-        except (redis.RedisError, OSError) as error:
-            raise relay_down(error) from error
-        try:
-            return connection.read_response()
-        except redis.exceptions.NoScriptError:
+            answer = self._line.answer()
+        except AppendUnknown:
+            self._doubtful.add(self._session_id)
             raise
-        except (redis.exceptions.ResponseError, redis.exceptions.BusyLoadingError) as error:
-            raise relay_down(error) from error  # Redis answered, and the answer is no
-        except (redis.RedisError, OSError) as error:
-            raise AppendUnknown("Redis did not answer an append: it may have been kept") from error
+        if answer[0] == 0:
+            raise LeaseLost(f"run {self._run_id} is driven by fence {answer[1]}, not {self._fence}")
+        if self._was_doubtful:
+            self._doubtful.discard(self._session_id)
+        return Appended(answer[1].decode(), answer[2], answer[3], answer[4] == 1)
+
+    def close(self) -> None:
+        if self._line.waits:  # whoever goes without looking at the answer does not know the outcome
+            self._doubtful.add(self._session_id)
+        self._line.close()
 
 
 def frame(entry: Entry) -> str:

@@ -1,6 +1,7 @@
 """The loop of a run that has begun: what its backend brings, what people decide, and what ends it.
 
-One thread reads the backend (pump.py), this one does the rest; everything reaches it through one inbox.
+One thread reads the backend (pump.py), this one does the rest; everything reaches it through one inbox. Only for text
+that comes while this one waits, the other takes its turn (inbox.py).
 """
 
 import time
@@ -59,7 +60,7 @@ log = logs.get(__name__)
 
 
 class Drive:
-    """Used by the thread of its run only."""
+    """Used by who has the turn of its run."""
 
     def __init__(
         self,
@@ -79,6 +80,7 @@ class Drive:
         self._message_id = message_id
         self._began_at = time.monotonic()
         self._limits = Limits(context.settings, self._began_at)
+        self._wakes_at = 0.0  # monotonic: until when the loop waits
         self._tools = ToolCalls()
         self._waiting = Waiting(context, live, recorder, backend=backend, background=claimed.run.background)
         self._outcome: Outcome | None = None
@@ -115,6 +117,8 @@ class Drive:
             inbox.AnswerFailed: lambda item, now: self._say(item.message),
             inbox.LeaseGone: self._on_lease_gone,
             inbox.ShutdownDue: lambda item, now: self._end(outcome.SHUTDOWN),
+            inbox.Broke: self._on_broke,
+            inbox.Sooner: lambda item, now: None,
         }
 
     def run(self) -> None:
@@ -142,6 +146,7 @@ class Drive:
         live, recorder, handlers = self._live, self._recorder, self._handlers
         get = live.inbox.get
         tick_at = time.monotonic() + TICK_S
+        live.inbox.take_text = self._take_text
         while self._outcome is None and not self._is_lost:
             now = time.monotonic()
             if now >= recorder.flush_at:
@@ -150,11 +155,28 @@ class Drive:
                 tick_at = now + TICK_S
                 self._tick(now)
                 continue
-            item = get(min(recorder.flush_at, tick_at) - now)
+            self._wakes_at = min(recorder.flush_at, tick_at)
+            item = get(self._wakes_at - now)
             if item is not None:
                 if type(item) not in _NOT_HEARD:
                     self._limits.heard(now)
                 handlers[type(item)](item, time.monotonic())
+
+    def _take_text(self, item: base.Text | base.Reasoning) -> None:
+        """A turn of the thread that reads the backend."""
+        now = time.monotonic()
+        self._limits.heard(now)
+        try:
+            self._handlers[type(item)](item, now)
+        except Exception as error:  # noqa: BLE001 - raised again in the thread of the run
+            self._live.inbox.take_text = None
+            self._live.signal(inbox.Broke(error))
+        if self._recorder.flush_at < self._wakes_at:
+            self._wakes_at = self._recorder.flush_at
+            self._live.signal(inbox.Sooner())
+
+    def _on_broke(self, item: inbox.Broke, now: float) -> None:
+        raise item.error
 
     def _tick(self, now: float) -> None:
         self._recorder.tick(now)
@@ -334,5 +356,5 @@ class Drive:
         )
 
 
-_NOT_HEARD = frozenset({base.Keepalive, inbox.StopTold, inbox.PauseDecided, inbox.AbortSeen})
+_NOT_HEARD = frozenset({base.Keepalive, inbox.StopTold, inbox.PauseDecided, inbox.AbortSeen, inbox.Sooner})
 """What is no sign that the backend says something."""

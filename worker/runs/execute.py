@@ -46,6 +46,13 @@ def execute(run_id: str, context: WorkerContext) -> None:
 
 def _run(claimed: Claimed, live: LiveRun, context: WorkerContext) -> None:
     recorder = Recorder(context, live)
+    try:
+        _drive(claimed, live, recorder, context)
+    finally:
+        recorder.close()
+
+
+def _drive(claimed: Claimed, live: LiveRun, recorder: Recorder, context: WorkerContext) -> None:
     refused: BackendError | None = None
     backend: Backend | None = None
     try:

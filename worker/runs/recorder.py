@@ -70,7 +70,7 @@ class _Piece(NamedTuple):
 
 
 class Recorder:
-    """Used by the thread of its run only. `flush_at` (monotonic) is when `flush_text` wants to be called."""
+    """Used by who has the turn of its run. `flush_at` (monotonic) is when `flush_text` wants to be called."""
 
     def __init__(self, context: WorkerContext, live: LiveRun) -> None:
         self.transcript = Transcript(run_id=live.run_id)
@@ -197,7 +197,8 @@ class Recorder:
         pieces = self._take_pieces()
         if not pieces and not events:
             return
-        if not events and not self._hole and self._send([piece.payload for piece in pieces]):
+        is_known = self._epoch and not self._hole  # the relay has the script, and a log
+        if not events and is_known and self._send([piece.payload for piece in pieces]):
             self._under_way = pieces
             return
         others = [(event, to_payload(event)) for event in events]
@@ -259,7 +260,11 @@ class Recorder:
         if self._hole and not self._closing and not self.save_now():
             self._relay_retry_at = time.monotonic() + RELAY_RETRY_S
             return None
-        return self._answer() if self._send(payloads) else None
+        if not self._send(payloads):
+            return None
+        appended = self._answer()
+        self._sent_at = time.monotonic()
+        return appended
 
     def _send(self, payloads: list[str]) -> bool:
         """Send an append; False when the relay does not take it, which leaves a hole."""
