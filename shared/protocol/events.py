@@ -371,6 +371,7 @@ class SessionUpdatedData(Data):
     archived: bool | None = None
     deleted: bool | None = None
     model: str | None = None
+    profile: str | None = None
     skill_folder: str | None = None
     on_failure: str | None = None
 

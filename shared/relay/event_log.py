@@ -115,11 +115,6 @@ class EventLog:
             answers = pipe.execute()
         return {session_id: _cursor(answer) for session_id, answer in zip(session_ids, answers, strict=True)}
 
-    def exists_epoch(self, session_id: str, epoch: str) -> bool:
-        """Whether the log is still that of `epoch`."""
-        head = self.head(session_id)
-        return head is not None and head.epoch == epoch
-
     def read_after(
         self, session_id: str, cursor: Cursor | None, *, limit: int = REPLAY_EVENTS, max_bytes: int = REPLAY_BYTES
     ) -> list[Entry] | None:

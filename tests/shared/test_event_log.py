@@ -65,8 +65,6 @@ def test_sessions_do_not_mix(log: EventLog) -> None:
     assert numbers(log.read_after("a", Cursor(a.epoch, 0))) == [0, 1]
     assert numbers(log.read_after("b", Cursor(b.epoch, 0))) == [7]
     assert log.heads(["a", "none", "b"]) == {"a": Cursor(a.epoch, 2), "none": None, "b": Cursor(b.epoch, 1)}
-    assert log.exists_epoch("a", a.epoch)
-    assert not log.exists_epoch("a", b.epoch)
     assert log.heads([]) == {}
 
 

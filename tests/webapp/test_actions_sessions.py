@@ -86,12 +86,12 @@ def test_options_are_chosen_and_taken_away(mine: Mine) -> None:
     actions.set_options(mine.web.context, mine.me, mine.id, model="big", skill_folder="pdf", on_failure="continue")
     row = stored(mine)
     assert (row.model, row.skill_folder, row.on_failure, row.profile) == ("big", "pdf", "continue", None)
-    actions.set_options(mine.web.context, mine.me, mine.id, model="")
+    actions.set_options(mine.web.context, mine.me, mine.id, model="", profile="work")
     row = stored(mine)
-    assert (row.model, row.skill_folder) == (None, "pdf")
+    assert (row.model, row.skill_folder, row.profile) == (None, "pdf", "work")
     first, second = events(mine.web, mine.id)
     assert (first.data.model, first.data.skill_folder, first.data.on_failure) == ("big", "pdf", "continue")
-    assert (second.data.model, second.data.skill_folder) == ("", None)
+    assert (second.data.model, second.data.skill_folder, second.data.profile) == ("", None, "work")
     with pytest.raises(errors.InvalidCommand):
         actions.set_options(mine.web.context, mine.me, mine.id, on_failure="explode")
 

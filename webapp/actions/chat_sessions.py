@@ -98,6 +98,7 @@ def change(web: WebContext, principal: Principal, session_id: str, wanted: Chang
         title=asked.title,
         archived=asked.archived,
         model=asked.model,
+        profile=asked.profile,
         skill_folder=asked.skill_folder,
         on_failure=asked.on_failure,
     )
