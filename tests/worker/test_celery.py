@@ -104,11 +104,11 @@ def test_a_redelivery_after_the_visibility_timeout_changes_nothing(sqlite_shop: 
     assert all(not tasks for tasks in reserved.values())
 
 
-def test_the_queue_of_a_session_goes_through_its_worker_in_order(shop: Shop) -> None:
-    desk = shop.desk
-    shop.worker()
+def test_the_queue_of_a_session_goes_through_its_worker_in_order(sqlite_shop: Shop) -> None:
+    desk = sqlite_shop.desk
+    sqlite_shop.worker()
     session_id = desk.session()
-    runs = [shop.submit([{"text": str(n)}], session_id) for n in range(6)]
+    runs = [sqlite_shop.submit([{"text": str(n)}], session_id) for n in range(6)]
     for run_id in runs:
         assert desk.wait_final(run_id) == "completed"
     assert [line for line in desk.effects() if line.startswith("turn")] == [f"turn {run_id}" for run_id in runs]
@@ -161,16 +161,16 @@ def test_a_worker_killed_in_mid_text_leaves_all_that_was_seen(shop: Shop) -> Non
     desk.wait(lambda: desk.names(run_id)[-1] == "run.interrupted", what="the end told")
 
 
-def test_a_killed_worker_group_lets_the_queue_go_on(shop: Shop) -> None:
+def test_a_killed_worker_group_lets_the_queue_go_on(sqlite_shop: Shop) -> None:
     """F8: in mid-tool, with `continue`."""
-    desk = shop.desk
-    first = shop.worker()
+    desk = sqlite_shop.desk
+    first = sqlite_shop.worker()
     session_id = desk.session(on_failure="continue")
-    run_id = shop.submit([{"text": "a"}, {"tool": "sleep", "takes_s": 60}], session_id)
-    after = shop.submit("next", session_id)
+    run_id = sqlite_shop.submit([{"text": "a"}, {"tool": "sleep", "takes_s": 60}], session_id)
+    after = sqlite_shop.submit("next", session_id)
     desk.wait(lambda: "tool.started" in desk.names(run_id), 20, "the tool")
     first.kill_group()
-    shop.worker()
+    sqlite_shop.worker()
     assert desk.wait_final(run_id, 30) == "interrupted"
     assert desk.wait_final(after, 30) == "completed"
     last = next(e for e in desk.events(run_id) if e.event == "run.interrupted")
@@ -191,13 +191,13 @@ def test_a_worker_killed_while_it_starts_a_run_lets_it_start_elsewhere(shop: Sho
     assert (desk.turns(run_id), desk.row(run_id).attempt) == (1, 1)
 
 
-def test_a_turn_is_never_sent_after_a_death_between_commit_and_send(shop: Shop) -> None:
+def test_a_turn_is_never_sent_after_a_death_between_commit_and_send(sqlite_shop: Shop) -> None:
     """F10: `running` was committed, nothing was sent, nobody can know: it is interrupted."""
-    desk = shop.desk
-    first = shop.worker()
-    run_id = shop.submit([{"kill": True}, {"text": "never"}])
+    desk = sqlite_shop.desk
+    first = sqlite_shop.worker()
+    run_id = sqlite_shop.submit([{"kill": True}, {"text": "never"}])
     assert first.process.wait(20) == -9
-    shop.worker()
+    sqlite_shop.worker()
     assert desk.wait_final(run_id, 30) == "interrupted"
     assert desk.turns(run_id) == 0
 
@@ -276,14 +276,14 @@ def test_beat_mends_without_a_worker_and_a_second_does_no_harm(sqlite_shop: Shop
 # ---- stops
 
 
-def test_a_deploy_gives_runs_their_grace_and_leaves_the_queue_alone(shop: Shop) -> None:
+def test_a_deploy_gives_runs_their_grace_and_leaves_the_queue_alone(sqlite_shop: Shop) -> None:
     """F12, C19."""
-    desk = shop.desk
-    worker = shop.worker(PORTAL_SHUTDOWN_GRACE_S="1.5")
-    quick = shop.begun([{"text": "soon "}, {"sleep": 0.7}, {"text": "done"}])
-    long = shop.begun([{"text": "long"}, {"block": True}])
+    desk = sqlite_shop.desk
+    worker = sqlite_shop.worker(PORTAL_SHUTDOWN_GRACE_S="1.5")
+    quick = sqlite_shop.begun([{"text": "soon "}, {"sleep": 0.7}, {"text": "done"}])
+    long = sqlite_shop.begun([{"text": "long"}, {"block": True}])
     session_id = desk.row(long).session_id
-    queued = [shop.submit("later", session_id) for _ in range(3)]
+    queued = [sqlite_shop.submit("later", session_id) for _ in range(3)]
     worker.terminate()
     assert worker.process.wait(20) == 0
     assert (desk.state(quick), desk.answer(quick).content) == ("completed", "soon done")
@@ -292,7 +292,7 @@ def test_a_deploy_gives_runs_their_grace_and_leaves_the_queue_alone(shop: Shop) 
     assert {desk.state(run_id) for run_id in queued} == {"queued"}
     with desk.db() as db:
         run_store.release_queue(db, session_id)
-    shop.worker()
+    sqlite_shop.worker()
     for run_id in queued:
         assert desk.wait_final(run_id, 30) == "completed"
     assert desk.turns(long) == 1
@@ -331,12 +331,12 @@ def test_inspect_tells_of_runs_without_their_contents(sqlite_shop: Shop) -> None
     assert "canary" not in json.dumps(active)
 
 
-def test_a_revoked_turn_that_waits_is_cancelled(shop: Shop) -> None:
-    desk = shop.desk
-    worker = shop.worker()
-    running = shop.begun([{"text": "a"}, {"sleep": 2}])
-    waits = shop.submit("never", desk.row(running).session_id)
-    shop.app.control.revoke([waits, running])
+def test_a_revoked_turn_that_waits_is_cancelled(sqlite_shop: Shop) -> None:
+    desk = sqlite_shop.desk
+    worker = sqlite_shop.worker()
+    running = sqlite_shop.begun([{"text": "a"}, {"sleep": 2}])
+    waits = sqlite_shop.submit("never", desk.row(running).session_id)
+    sqlite_shop.app.control.revoke([waits, running])
     desk.wait(lambda: desk.state(waits) == "cancelled", what="the cancellation")
     assert desk.names(waits) == ["run.dequeued", "run.cancelled"]
     assert desk.wait_final(running) == "completed"
@@ -344,9 +344,9 @@ def test_a_revoked_turn_that_waits_is_cancelled(shop: Shop) -> None:
     worker.terminate()
     worker.process.wait(20)
     unseen = desk.submit(desk.session(), "never")
-    shop.worker()
-    shop.app.control.revoke(unseen)
-    shop.send(unseen)
+    sqlite_shop.worker()
+    sqlite_shop.app.control.revoke(unseen)
+    sqlite_shop.send(unseen)
     desk.wait(lambda: desk.state(unseen) in ("cancelled", "completed"), what="its end")
 
 

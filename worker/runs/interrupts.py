@@ -56,6 +56,7 @@ def abort_requested(live: LiveRun, by: str | None, elapsed_s: float) -> AbortSta
 def _tell(live: LiveRun, row: Any) -> None:
     if row.fence != live.fence or row.state in FINAL:
         if not live.gone:
+            log.warning("run.lost", run_id=live.run_id, fence=live.fence, now_fence=row.fence, state=row.state)
             live.lose_lease(taken=True)
     elif row.state == RunState.ABORTING and not live.abort_seen:
         live.abort_seen = True
