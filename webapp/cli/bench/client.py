@@ -1,11 +1,12 @@
 """A program's view of the portal: the JSON socket and REST, as fast as Python reads them."""
 
 import json
+import threading
 import time
 from typing import Any
 
 import httpx
-from simple_websocket import Client
+from simple_websocket import Client, ConnectionClosed
 
 from webapp.cli.bench.stage import BenchError, Stage
 
@@ -66,3 +67,27 @@ class JsonSocket:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class PageSocket:
+    """A page that watches a session: it takes each frame of HTML and counts it."""
+
+    def __init__(self, stage: Stage, session_id: str) -> None:
+        self.frames = 0
+        self.characters = 0
+        address = stage.address.replace("http://", "ws://") + f"/chat-run?view=html&session_id={session_id}"
+        self._socket = Client(address)
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        try:
+            while (frame := self._socket.receive()) is not None:
+                self.frames += 1
+                self.characters += len(frame)
+        except ConnectionClosed:
+            pass
+
+    def close(self) -> None:
+        self._socket.close()
+        self._thread.join(5)

@@ -14,7 +14,11 @@ from webapp.cli.bench.stage import BenchError, Stage
 
 @click.command(epilog="Example: portal bench --only one-stream --json bench.json")
 @click.option("--only", multiple=True, type=click.Choice(list(ROWS)), help="Only this row; may be given several times.")
-@click.option("--database-url", help="Measure on this database instead of SQLite in a folder that is thrown away.")
+@click.option(
+    "--database-url",
+    envvar="PORTAL_BENCH_DATABASE_URL",
+    help="Measure on this empty database instead of SQLite in a folder that is thrown away.",
+)
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the figures to this file too.")
 def bench(only: tuple[str, ...], database_url: str | None, json_file: Path | None) -> None:
     """Measure the portal on this machine, each figure beside its floor in the same run (DESIGN 11).
@@ -37,7 +41,7 @@ def bench(only: tuple[str, ...], database_url: str | None, json_file: Path | Non
         "at": clock.iso_ms(clock.now()),
         "python": platform.python_version(),
         "machine": platform.machine(),
-        "database": "given" if database_url else "sqlite",
+        "database": database_url.split(":", 1)[0] if database_url else "sqlite",
         "rows": results,
     }
     text = json.dumps(report, indent=2)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from webapp.cli.bench import floors
-from webapp.cli.bench.client import JsonSocket
+from webapp.cli.bench.client import JsonSocket, PageSocket
 from webapp.cli.bench.stage import BenchError, Stage
 
 
@@ -64,7 +64,6 @@ def many_streams(stage: Stage, *, streams: int = 50, deltas: int = 300) -> Row:
 
 def submit(stage: Stage, *, turns: int = 60) -> Row:
     """From the command on the socket to the gateway being asked, idle, one queued turn."""
-    taken: list[float] = []
     with JsonSocket(stage) as socket:
         session = socket.new_session()
         _one_turn(socket, session, "stream 1 every 1 ms")
@@ -102,10 +101,11 @@ def abort(stage: Stage, *, turns: int = 60) -> Row:
 
 
 def long_answer(stage: Stage) -> Row:
-    """200 KB in 20,480 deltas: the server's CPU per delta in the last fifth against the first."""
+    """200 KB in 20,480 deltas, a page watching: the server's CPU per delta in the last fifth against the first."""
     kilobytes, every_ms = 200, 1
     with JsonSocket(stage) as socket:
         session = socket.new_session()
+        page = PageSocket(stage, session)
         socket.run(session, f"{kilobytes} KB of text every {every_ms} ms")
         total, marks, length = kilobytes * 1024, [], 0
         steps = iter((0.0, 0.2, 0.8, 0.999))
@@ -119,6 +119,7 @@ def long_answer(stage: Stage) -> Row:
                     due = next(steps, 2.0)
             elif frame["event"] == "run.completed":
                 break
+        page.close()
     if length != total:
         raise BenchError(f"{length} of {total} characters came")
     (l0, c0), (l1, c1), (l2, c2), (l3, c3) = marks
@@ -127,6 +128,8 @@ def long_answer(stage: Stage) -> Row:
         "end_to_start_ratio": last / first,
         "cpu_ms_per_kb_at_start": first * 1024e3,
         "cpu_ms_per_kb_at_end": last * 1024e3,
+        "page_frames": page.frames,
+        "page_kb": page.characters / 1024,
     }
     return Row("answer of 200 KB in 20,480 deltas", figures, {"end_to_start_ratio": 1.5})
 
