@@ -102,7 +102,7 @@ def install(app: Flask) -> None:
 
 @lru_cache(maxsize=1)
 def environment() -> Environment:
-    env = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined)
+    env = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, auto_reload=False)
     _equip(env)
     return env
 
@@ -242,7 +242,7 @@ def duration(seconds: float | None) -> str:
         return ""
     seconds = max(0.0, seconds)
     if seconds < 60:
-        shown = f"{seconds:.1f}"
+        shown = f"{seconds:.0f}" if seconds >= 10 and seconds == int(seconds) else f"{seconds:.1f}"
         return _("%(n)s s", n=shown)
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:

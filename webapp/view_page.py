@@ -195,7 +195,9 @@ def _first_line(text: str) -> str:
 def composer_of(view: Snapshot, agent: Agent, facts: Facts, settled: Settled) -> Composer:
     session, active = view.session, view.active
     waits = active is not None or bool(view.queue)
-    if session.status == "ARCHIVED":
+    if session.deleted_at is not None:
+        may_send, why_not = False, _("This chat was deleted.")
+    elif session.status == "ARCHIVED":
         may_send, why_not = False, _("This chat is archived. Bring it back to go on with it.")
     elif not facts.viewer.may_send:
         may_send, why_not = False, _("You may read this session, not write in it.")

@@ -284,7 +284,7 @@ def diff_rows(text: str) -> tuple[DiffRow, ...]:
         return ()
     rows: list[DiffRow] = []
     old = new = 0
-    for line in text.split("\n")[: DIFF_ROWS * 2]:
+    for line in text.removesuffix("\n").split("\n")[: DIFF_ROWS * 2]:
         hunk = _HUNK.match(line)
         if hunk is not None:
             old, new = int(hunk[1]), int(hunk[2])

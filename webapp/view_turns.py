@@ -28,7 +28,7 @@ from webapp.views import (
     mark_of,
 )
 
-INLINE_CHARS: Final = 12_000  # a finished process above this is fetched when its line is opened
+INLINE_CHARS: Final = 2_000  # a finished process above this is fetched when its line is opened
 OPEN_CHARS: Final = 64_000  # the same for one that ended badly, which stands open
 
 _WORKER_TAIL = re.compile(r"(-[0-9a-f]{8})?-\d+-\d+-[0-9a-f]+$")

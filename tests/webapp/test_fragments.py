@@ -3,7 +3,7 @@
 import re
 import time
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 import pytest
@@ -265,6 +265,20 @@ def test_a_page_that_missed_events_gets_the_turns_they_touched(live: Live) -> No
     assert old.id not in frame
     live.seq = 42
     assert changed(live.tell(active.id, text(0, 7, " still"))) == {f"run-{active.id}-p0-open"}
+
+
+def test_a_run_that_ended_while_the_view_was_read_is_shown_ended_once(live: Live) -> None:
+    run = live.story.turn("go", text(0, 0, "Hi"), state=RunState.RUNNING)
+    view = snapshot.read(live.web.factory, live.story.session_id)
+    done = event(live.story.session_id, run.id, "run.completed", {"message_id": "m", "duration_ms": 1}, fence=1)
+    appended = live.web.context.log.append(live.story.session_id, [e.to_payload(done)])
+    with transaction(live.web.factory) as db:
+        runs.finish(db, run.id, RunState.RUNNING, RunState.COMPLETED, fence=1, content=None, transcript=None)
+    frame = live.view.snapshot(replace(view, cursor=Cursor(appended.epoch, 0)))
+    assert frame.count("<p>Hi</p>") == 1
+    assert "-open" not in frame
+    live.seq = appended.last_seq - 1
+    assert "-open" not in live.tell(run.id, ("run.completed", {"message_id": "m", "duration_ms": 1}))
 
 
 def test_the_answers_to_forms_are_fragments_with_their_id() -> None:

@@ -147,7 +147,9 @@ def test_the_socket_may_be_cut_five_times_in_a_turn(watched: Watched, portal: Po
     finish(turn, page)
     assert re.sub(r"\s", "", page.inner_text(".answer")) == re.sub(r"\s", "", words)
     assert len(page.evaluate("window.__sockets")) >= 5
-    watched.errors[:] = [error for error in watched.errors if "WebSocket" not in error and "wsError" not in error]
+    watched.errors[:] = [
+        error for error in watched.errors if not re.search(r"WebSocket|wsError|^\[object Event", error)
+    ]
     assert page.locator(f'[id="run-{turn.run_id}"]').count() == 1
 
 
@@ -422,3 +424,26 @@ def test_a_page_whose_portal_went_away_says_so_and_comes_back_by_itself(
             assert [run.input for run in runs.queue(db, session_id)] == ["kept"]
     finally:
         portal.close()
+
+
+def test_a_folded_process_is_fetched_when_it_is_opened(watched: Watched, portal: Portal, story: Story) -> None:
+    run = story.turn("go", tool("a", "shell", "ls"), tool_done("a", "shell", result="y" * 9_000), text(0, 0, "done"))
+    page = go(watched, portal, story.session_id)
+    assert page.locator(f"#run-{run.id}-t0").count() == 0
+    page.click(f"#run-{run.id} .fold summary")
+    page.click(f"#run-{run.id}-t0 summary")
+    assert page.inner_text(f"#run-{run.id}-t0 pre") == "y" * 9_000
+
+
+def test_a_chat_that_is_deleted_elsewhere_says_so(watched: Watched, portal: Portal, story: Story) -> None:
+    page = go(watched, portal, story.session_id)
+    with watched.context.new_page() as other:
+        other.goto(f"{portal.web.url}/chat/{story.session_id}")
+        other.click('[aria-label="Chat menu"]')
+        other.click(".menu-item--bad")
+        other.wait_for_url("**/chat?deleted=*")
+        page.wait_for_selector("#why-not:not([hidden])")
+        assert page.is_disabled("#text")
+        other.click("#notices button")
+        other.wait_for_url(f"**/chat/{story.session_id}")
+        assert other.is_enabled("#text")

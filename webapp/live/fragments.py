@@ -34,7 +34,7 @@ from webapp.views import AgentTurn, Cursor, UserTurn, mark_of
 
 log = logs.get("webapp.live.fragments")
 
-PAGE = ("title", "usage", "queue", "composer_state", "stop")
+PAGE = ("title", "usage", "queue", "composer_state", "why_not", "stop")
 REGIONS: dict[type[e.Event], tuple[str, ...]] = {
     e.RunQueued: ("question", *PAGE),
     e.QueueUpdated: PAGE,
@@ -216,6 +216,8 @@ class PageView:
                 fold(t, event)
             except Gap:
                 break  # the follower sees it too, and brings a snapshot
+        if t.end is not None:
+            return self._whole_run(run_id, view)  # it has ended since the view was read
         return self._turn_html(self._adopted(t, facts).whole())
 
     def _adopted(self, t: Transcript, facts: Facts) -> LiveTurn:

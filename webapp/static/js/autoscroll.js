@@ -7,22 +7,22 @@
   const jump = document.getElementById('jump');
   const NEAR = 60;
   let sticks = true;
-  let height = 0;
+  let top = 0;
 
   const atEnd = (box) => box.scrollHeight - box.scrollTop - box.clientHeight < NEAR;
   const toEnd = () => { scroll.scrollTop = scroll.scrollHeight; };
   const sign = () => { jump.hidden = sticks; };
 
   scroll.addEventListener('scroll', () => {
-    if (scroll.scrollHeight !== height) return; // moved by growth, not by hand
-    sticks = atEnd(scroll);
+    if (atEnd(scroll)) sticks = true;
+    else if (scroll.scrollTop < top - 1) sticks = false; // by hand: growth never moves it up
+    top = scroll.scrollTop;
     sign();
   }, { passive: true });
 
   const thoughts = new WeakMap();
   const follow = () => {
     if (sticks) toEnd();
-    height = scroll.scrollHeight;
     for (const thought of document.querySelectorAll('details[open] > .thought')) {
       const last = thoughts.get(thought) ?? thought.clientHeight;
       if (last - thought.scrollTop - thought.clientHeight < NEAR) thought.scrollTop = thought.scrollHeight;
@@ -37,7 +37,6 @@
   });
   new ResizeObserver(follow).observe(scroll);
   scroll.addEventListener('toggle', () => {
-    height = scroll.scrollHeight;
     sticks = atEnd(scroll);
     sign();
   }, true);
@@ -49,7 +48,6 @@
   document.addEventListener('htmx:afterSwap', () => {
     if (before !== null) scroll.scrollTop = scroll.scrollHeight - before;
     before = null;
-    height = scroll.scrollHeight;
   });
 
   if (location.hash.length > 1) sticks = false;

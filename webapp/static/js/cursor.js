@@ -14,7 +14,8 @@
   if (start === null) return;
   const at = facts(start);
   const fences = new Map([[at.run, at.fence]]);
-  let asked = false;
+  const ASK_AGAIN_MS = 5000;
+  let asked = 0; // when the whole view was asked for; 0: it was not
 
   const read = (message) => {
     const head = /^\s*<i id="cursor"[^>]*>/.exec(message);
@@ -26,7 +27,7 @@
   const judge = (frame) => {
     if (frame.kind === 'snapshot') return 'take';
     const isFirst = at.epoch === '' && at.last === 0 && frame.first === 1;
-    if (asked || (frame.epoch !== at.epoch && !isFirst)) return 'ask';
+    if (asked > 0 || (frame.epoch !== at.epoch && !isFirst)) return 'ask';
     if (frame.kind === 'resume') return frame.first === at.last + 1 ? 'take' : 'ask';
     if (frame.last <= at.last) return 'drop';
     if (frame.first !== at.last + 1) return 'ask';
@@ -49,15 +50,18 @@
     if (frame === null) return true;
     const verdict = judge(frame);
     if (verdict === 'ask') {
-      if (!asked) ask();
-      asked = true;
+      const now = performance.now();
+      if (asked === 0 || now - asked > ASK_AGAIN_MS) {
+        asked = now;
+        ask();
+      }
       return false;
     }
     if (verdict === 'drop') return false;
     Object.assign(at, frame);
     if (verdict === 'pass') return false;
     if (frame.kind === 'snapshot') {
-      asked = false;
+      asked = 0;
       prune(message);
     }
     if (frame.fence > 0) fences.set(frame.run, frame.fence);
@@ -75,7 +79,7 @@
     const url = new URL(address, location.href);
     url.searchParams.set('last_seq', String(at.last));
     if (at.epoch !== '') url.searchParams.set('epoch', at.epoch);
-    asked = false;
+    asked = 0;
     return new WebSocket(url, []);
   };
 })();
