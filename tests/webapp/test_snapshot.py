@@ -49,6 +49,25 @@ def test_only_the_last_fifty_messages_are_in_it(factory: sessionmaker[Session], 
     assert view.active is None
 
 
+def test_however_many_turns_wait_the_active_one_is_in_it(factory: sessionmaker[Session], log: EventLog) -> None:
+    with transaction(factory) as db:
+        session = a_session(db)
+        a_run(db, session, state=RunState.COMPLETED, text="before", answer="done")
+    turn = Turn(factory, log, session.id)
+    turn.say("so far")
+    turn.save()
+    with transaction(factory) as db:
+        waiting = [a_queued_run(db, db.get_one(ChatSession, session.id), text=f"later {n}").id for n in range(5)]
+    view = snapshot.take(factory, log, session.id, limit=2)
+    assert [(m.run_id, m.role) for m in view.messages] == [
+        (turn.run_id, "USER"),
+        (turn.run_id, "ASSISTANT"),
+        *((run_id, "USER") for run_id in waiting),
+    ]
+    assert view.messages[1].content == "so far"
+    assert view.has_older
+
+
 def test_a_session_that_is_not_there(factory: sessionmaker[Session], log: EventLog) -> None:
     with pytest.raises(NotFound):
         snapshot.take(factory, log, "nobody")

@@ -98,7 +98,9 @@ def take(factory: sessionmaker[Session], log: EventLog, session_id: str, *, limi
 
 
 def read(factory: sessionmaker[Session], session_id: str, *, limit: int = MESSAGES) -> Snapshot:
-    """What the database holds at one moment, without a cursor. Raises NotFound, Unavailable."""
+    """What the database holds at one moment, without a cursor: `limit` messages besides those that wait.
+
+    Raises NotFound, Unavailable."""
     with transaction(factory, write=False) as db:
         if db.get_bind().dialect.name == "postgresql":  # one moment for all statements, as SQLite gives by itself
             db.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"))
@@ -109,6 +111,8 @@ def read(factory: sessionmaker[Session], session_id: str, *, limit: int = MESSAG
         runs = db.scalars(
             select(Run).where(Run.session_id == session_id, Run.state.in_(states)).order_by(Run.position)
         ).all()
+        queue = tuple(run for run in runs if run.state == RunState.QUEUED)
+        limit += len(queue)  # what waits stands after the active run's answer, and must not push it out
         shown = message_store.page(db, session_id, limit=limit + 1)
         pauses = db.scalars(
             select(Pause).where(Pause.session_id == session_id, Pause.state == "pending").order_by(Pause.created_at)
@@ -117,7 +121,7 @@ def read(factory: sessionmaker[Session], session_id: str, *, limit: int = MESSAG
             session=session,
             messages=tuple(shown[-limit:]),
             active=next((run for run in runs if run.state != RunState.QUEUED), None),
-            queue=tuple(run for run in runs if run.state == RunState.QUEUED),
+            queue=queue,
             pauses=tuple(pauses),
             cursor=None,
             has_older=len(shown) > limit,
