@@ -111,9 +111,7 @@ def _equip(env: Environment) -> None:
     env.trim_blocks = env.lstrip_blocks = True
     env.add_extension("jinja2.ext.i18n")
     env.install_gettext_callables(_, ngettext, newstyle=True)  # type: ignore[attr-defined]
-    env.globals.update(
-        reader=reader, url=url, asset=asset, csrf_field=csrf_field, csrf_value=csrf_value, page_globals=_page_globals
-    )
+    env.globals.update(reader=reader, url=url, asset=asset, csrf_field=csrf_field, csrf_value=csrf_value)
     env.filters.update(stamp=stamp, day_of=day_label, day_id=day_id, duration=duration, running_clock=running_clock)
 
 
@@ -172,10 +170,6 @@ def csrf_value() -> str:
 def csrf_field() -> str:
     value = csrf_value()
     return Markup('<input type="hidden" name="csrf_token" value="{}">').format(value) if value else Markup("")
-
-
-def _page_globals() -> dict[str, Any]:
-    return {"now": clock.now()}
 
 
 # ---- times and numbers

@@ -18,7 +18,7 @@ from webapp.auth import Principal
 from webapp.context import WebContext
 from webapp.live.snapshot import Snapshot
 from webapp.render import _, counted
-from webapp.view_process import Viewer
+from webapp.view_pauses import Viewer
 from webapp.view_turns import Facts, agent_turn, transcript_of, turns_of, user_turn
 from webapp.views import (
     Agent,

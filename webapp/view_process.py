@@ -2,29 +2,22 @@
 
 import json
 import re
-import time
-import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
-from shared import clock
 from shared.run_state import RunState
-from shared.transcript import Approval, Clarification, Compression, Pause, TextPart, ToolCall, Transcript
+from shared.transcript import Approval, Compression, TextPart, ToolCall, Transcript
 from webapp import render
 from webapp.markdown import StreamingMarkdown, render_markdown
 from webapp.render import _, counted, url
 from webapp.views import (
     AnswerPart,
-    Ask,
-    Decision,
     DiffRow,
     Mark,
-    Option,
     Span,
     Status,
     Thinking,
@@ -42,24 +35,6 @@ TIMELINE_TOOLS: Final = 12
 CACHED_CHARS: Final = 32_000
 _HUNK = re.compile(r"^@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
 _TELLING = ("command", "cmd", "path", "file_path", "filename", "query", "url", "pattern", "name", "prompt")
-_ODD = frozenset("\u00ad\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0\u2800")
-
-
-@dataclass(frozen=True)
-class Viewer:
-    """Whose page it is. `skew_s` is what the database's clock is ahead of ours: deadlines are its own (C15)."""
-
-    user_id: str
-    owner_id: str
-    may_send: bool = True
-    skew_s: float = 0.0
-
-    def may_answer(self, pause: Pause) -> bool:
-        if not self.may_send:
-            return False
-        if isinstance(pause, Clarification):
-            return True
-        return self.user_id == self.owner_id or self.user_id in (pause.may_answer or ())
 
 
 class Streams:
@@ -353,101 +328,7 @@ def timeline(t: Transcript, now: datetime) -> Timeline | None:
     return Timeline(tuple(spans), total_s, t.end is None) if spans else None
 
 
-# ---- region 5
-
-
-def asks(t: Transcript, viewer: Viewer) -> tuple[Ask, ...]:
-    waiting = t.open_pauses
-    return tuple(_ask(pause, n, len(waiting), viewer) for n, pause in enumerate(waiting, 1))
-
-
-def _ask(pause: Pause, n: int, of: int, viewer: Viewer) -> Ask:
-    left_s = None
-    if pause.deadline is not None:
-        left_s = max(0.0, pause.deadline.timestamp() - time.time() - viewer.skew_s)
-    whole_s = (pause.deadline - pause.asked_at).total_seconds() if pause.deadline is not None else 0.0
-    place = _("%(n)s of %(of)s", n=n, of=of) if of > 1 else ""
-    may = viewer.may_answer(pause)
-    common = {"place": place, "left_s": left_s, "total_s": max(whole_s, left_s or 0.0, 1.0), "may_answer": may}
-    if isinstance(pause, Clarification):
-        return Ask(
-            id=f"clarification-{pause.clarify_id}",
-            pause_id=pause.clarify_id,
-            is_approval=False,
-            title=_("Needs your answer"),
-            text=visible(pause.question),
-            note="" if may else _("You may read this session, not answer in it."),
-            choices=tuple(Option(choice, choice) for choice in pause.choices),
-            **common,  # type: ignore[arg-type]
-        )
-    labels = {"once": _("Allow once"), "session": _("Allow for this session"), "always": _("Always allow")}
-    choices = tuple(Option(choice, labels[choice]) for choice in labels if choice in pause.choices)
-    return Ask(
-        id=f"approval-{pause.approval_id}",
-        pause_id=pause.approval_id,
-        is_approval=True,
-        title=_("Run this command?"),
-        text=visible(pause.command),
-        note=_approval_note(pause, may),
-        choices=choices,
-        **common,  # type: ignore[arg-type]
-    )
-
-
-def _approval_note(pause: Approval, may: bool) -> str:
-    what = pause.description.strip() or pause.kind
-    who = _("You may decide.") if may else _("Only the owner of the session may decide.")
-    return f"{what}{'' if what.endswith(('.', '。', '!', '?')) else '.'} {who}" if what else who
-
-
-def visible(text: str) -> Markup:
-    """Exact text as HTML in which what has no shape of its own shows as its code point (S18): control, bidirectional,
-    zero-width, private-use and filler characters, and spaces other than the common one."""
-    return Markup("").join(_shown(character) for character in text)
-
-
-def _shown(character: str) -> Markup:
-    if character in "\n\t" or (character.isascii() and character.isprintable()):
-        return escape(character)
-    kind = unicodedata.category(character)
-    is_odd = kind[0] == "C" or kind in ("Zl", "Zp") or (kind == "Zs" and character != "\u3000") or character in _ODD
-    if is_odd or "\ufe00" <= character <= "\ufe0f" or "\U000e0100" <= character <= "\U000e01ef":
-        return Markup('<span class="odd">U+{:04X}</span>').format(ord(character))
-    return escape(character)
-
-
-def decisions(t: Transcript) -> tuple[Decision, ...]:
-    return tuple(_decision(pause) for pause in t.pauses if not pause.is_open)
-
-
-def _decision(pause: Pause) -> Decision:
-    by = pause.by or ""
-    if isinstance(pause, Clarification):
-        text, state = {
-            "answered": (_("Answered by %(name)s", name=by) if by else _("Answered"), "done"),
-            "expired": (_("Expired without an answer"), "stopped"),
-        }.get(pause.reason or "", (_("Withdrawn: the turn went on without an answer"), "stopped"))
-        detail = one_line(pause.answer or pause.question)
-        return Decision(f"clarification-{pause.clarify_id}", Mark(state, ""), text, detail, pause.resolved_at)
-    text, state = _approval_words(pause, by)
-    return Decision(f"approval-{pause.approval_id}", Mark(state, ""), text, one_line(pause.command), pause.resolved_at)
-
-
-def _approval_words(pause: Approval, by: str) -> tuple[str, str]:
-    if pause.reason == "expired":
-        return _("Expired, so denied: nobody decided in time"), "stopped"
-    if pause.reason == "withdrawn":
-        return _("Withdrawn: the agent no longer waits for it"), "stopped"
-    words = {
-        "once": _("Allowed once"),
-        "session": _("Allowed for this session"),
-        "always": _("Always allowed"),
-        "deny": _("Denied") if by else _("Denied by rule"),
-    }
-    word = words.get(pause.choice or "", _("Decided"))
-    return (_("%(what)s by %(name)s", what=word, name=by) if by else word), (
-        "failed" if pause.choice == "deny" else "done"
-    )
+# ---- compression
 
 
 def notes(t: Transcript) -> tuple[str, ...]:
@@ -470,7 +351,3 @@ def tool_count(n: int) -> str:
 
 def _ago(moment: datetime, now: datetime) -> float:
     return max(0.0, (now - moment).total_seconds())
-
-
-def now() -> datetime:
-    return clock.now()

@@ -11,9 +11,10 @@ from shared.models import ChatMessage, Run
 from shared.run_state import FINAL, RunState
 from shared.store import messages as message_store
 from shared.transcript import TextPart, ToolCall, Transcript, answer_text, from_json
-from webapp import render, view_process
+from webapp import render, view_pauses, view_process
 from webapp.render import _
-from webapp.view_process import Streams, Viewer
+from webapp.view_pauses import Viewer
+from webapp.view_process import Streams
 from webapp.views import (
     Agent,
     AgentTurn,
@@ -132,8 +133,8 @@ def agent_turn(
         todos=None if is_lazy else view_process.todo_list(t),
         timeline=None if is_lazy else view_process.timeline(t, now),
         notes=view_process.notes(t),
-        asks=view_process.asks(t, facts.viewer) if is_live else (),
-        decisions=view_process.decisions(t),
+        asks=view_pauses.asks(t, facts.viewer) if is_live else (),
+        decisions=view_pauses.decisions(t),
         parts=_parts(t, text, streams if is_live else None, is_live),
         ending=told,
         fold=None if is_live or (told is not None and not weight) else fold_line(t, mark, message, has_more=weight > 0),

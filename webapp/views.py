@@ -268,7 +268,6 @@ class SessionItem:
     left_s: float | None = None
     queued: int = 0
     is_current: bool = False
-    is_unread: bool = False
 
 
 @dataclass(frozen=True)
@@ -345,7 +344,6 @@ class Chat:
     is_archived: bool = False
     relay_up: bool = True
     signal: str = ""  # needs | running | "": for the tab's title
-    announcement: str = ""
 
 
 @dataclass(frozen=True)

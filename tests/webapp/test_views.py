@@ -11,7 +11,7 @@ from shared.transcript import Transcript, fold
 from tests.webapp.page_rig import event, text, tool, tool_done
 from webapp import render, view_process, view_turns
 from webapp.render import Reader, reading_as
-from webapp.view_process import Viewer, visible
+from webapp.view_pauses import Viewer, visible
 from webapp.view_turns import Facts, agent_turn
 from webapp.views import AgentTurn, agent_of, mark_of
 

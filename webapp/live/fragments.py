@@ -28,7 +28,7 @@ from webapp.live.live_turn import LiveTurn, patch_html
 from webapp.live.snapshot import Snapshot
 from webapp.render import Reader, _, day_id, reading_as, render
 from webapp.view_page import Settled
-from webapp.view_process import Viewer
+from webapp.view_pauses import Viewer
 from webapp.view_turns import Facts, agent_turn, state_of, transcript_of
 from webapp.views import AgentTurn, Cursor, UserTurn, mark_of
 

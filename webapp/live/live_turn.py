@@ -7,7 +7,7 @@ from markupsafe import escape
 from shared import clock
 from shared.protocol import events as e
 from shared.transcript import TextPart, ToolCall, Transcript, fold
-from webapp import view_process
+from webapp import view_pauses, view_process
 from webapp.markdown import Patch
 from webapp.render import render
 from webapp.view_process import Streams
@@ -115,8 +115,8 @@ class LiveTurn:
             todos=view_process.todo_list(t),
             timeline=view_process.timeline(t, now),
             notes=view_process.notes(t),
-            asks=view_process.asks(t, self.facts.viewer),
-            decisions=view_process.decisions(t),
+            asks=view_pauses.asks(t, self.facts.viewer),
+            decisions=view_pauses.decisions(t),
         )
 
     def answer_changes(self) -> list[str]:

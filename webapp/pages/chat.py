@@ -25,7 +25,7 @@ from webapp.live.fragments import PageView
 from webapp.live.snapshot import Snapshot
 from webapp.render import _, url
 from webapp.view_page import Settled
-from webapp.view_process import Viewer
+from webapp.view_pauses import Viewer
 from webapp.view_turns import Facts
 from webapp.views import Chat, Option, Side, agent_of
 
