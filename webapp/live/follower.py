@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from shared import logs
 from shared.errors import Unavailable
+from shared.protocol.events import Delta
 from shared.relay.connection import RelayDown
 from shared.relay.event_log import Cursor, EventLog
 from shared.store.session_state import SessionState
@@ -65,8 +66,8 @@ class Sources:
 
 
 class Follower:
-    """Owned by one thread, which calls `open`, `feed`, `look` and `close`. `put`, `heal`, `relay_lost` and `replace`
-    are called by the hub and the watch, from theirs."""
+    """Owned by one thread at a time, which calls all but these: `put`, `heal`, `relay_lost` and `replace` are called by
+    the hub and the watch, from theirs."""
 
     def __init__(self, sources: Sources, session_id: str, inbox: "Inbox[Follower]") -> None:
         self.session_id = session_id
@@ -141,6 +142,23 @@ class Follower:
             self._tell(event)
             ready.append(event)
         return ready
+
+    def goes_on_with(self, events: Sequence[LiveEvent]) -> bool:
+        """Whether all of them are pieces of text that follow at once upon the last event sent. Anything else is for
+        `feed`."""
+        at = self.position
+        if at is None or not self.is_live or self._stale or self._doubtful:
+            return False
+        seq = at.seq
+        for event in events:
+            seq += 1
+            if event.seq != seq or event.epoch != at.epoch or not isinstance(event.event, Delta):
+                return False
+        return True
+
+    def went_on(self, last: LiveEvent) -> None:
+        """They have been sent, up to `last`."""
+        self.position = Cursor(last.epoch, last.seq)
 
     def look(self, now: float) -> list[Item]:
         """What is due without a published event: after a lost connection, a doubt, a stale view, or while polling."""

@@ -25,6 +25,8 @@ MISFITS = 3  # in a row; then the page has to come back
 class HtmlView:
     """One page on one session. What follows a pause goes out at once; what comes within FRAME_S of it is gathered."""
 
+    passes_on = False
+
     def __init__(self, web: WebContext, principal: Principal, session_id: str, reader: Reader) -> None:
         self._page = fragments.PageView(web, principal, session_id, reader)
         self._reader = reader

@@ -13,10 +13,18 @@ T = TypeVar("T")
 class Inbox(Generic[T]):
     """`put` never waits. Above MAX_BYTES it drops everything for good and says so: the client must come back.
 
-    `wake` makes the connection's thread look; it is called from other threads, so it only sets a flag."""
+    `wake` makes the connection's thread look; it is called from other threads, so it only sets a flag. `hand_on` may
+    take what comes while nothing waits, there and then, without that thread; it never waits either."""
 
-    def __init__(self, wake: Callable[[], None], *, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(
+        self,
+        wake: Callable[[], None],
+        *,
+        max_bytes: int = MAX_BYTES,
+        hand_on: Callable[[T, Sequence[LiveEvent]], bool] | None = None,
+    ) -> None:
         self._wake = wake
+        self._hand_on = hand_on
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._waiting: list[tuple[T, Sequence[LiveEvent]]] = []
@@ -25,6 +33,8 @@ class Inbox(Generic[T]):
         self.overflowed = False
 
     def put(self, whose: T, events: Sequence[LiveEvent]) -> None:
+        if self._hand_on is not None and not self._waiting and self._hand_on(whose, events):
+            return
         size = sum(len(event.frame) for event in events)
         with self._lock:
             if self.overflowed:

@@ -13,6 +13,8 @@ from webapp.live.snapshot import resumed_text
 class JsonView:
     """Events go out as they come; nothing is kept back."""
 
+    passes_on = True
+
     def tell(self, follower: Follower, items: list[Item]) -> list[bytes]:
         return [_frame(item) for item in items]
 

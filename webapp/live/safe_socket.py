@@ -53,7 +53,7 @@ def text_frame(payload: bytes) -> bytes:
 
 
 class SafeSock:
-    """All but `hurry` is called by the thread of the socket's handler."""
+    """All but `hurry` is called by who has the turn of the socket's handler."""
 
     def __init__(self, sock: Any) -> None:
         self.sock = sock
@@ -83,6 +83,14 @@ class SafeSock:
         except _NOT_NOW:
             return None
         return received
+
+    def send_some(self, data: bytes) -> int:
+        """Write what the peer takes at once; how much that was. Raises OSError."""
+        try:
+            sent: int = self.sock.send(data)
+        except _NOT_NOW:
+            return 0
+        return sent
 
     def send(self, data: bytes) -> int:
         """Write all of `data`. Raises OSError when the peer has taken nothing for STALL_LIMIT_S."""

@@ -1,11 +1,13 @@
-"""One open socket, one thread: it waits for the client's input and the hub's events at once, and answers both.
+"""One open socket, one thread: it waits for the client's input and the hub's events at once, and answers both. While it
+waits, the hub's thread may take its turn for text that only has to be passed on: that saves waking it for each delta.
 
 Whatever a client sends, its answer is a frame; the socket closes only for a frame over the limit (1009), for a flood or
 a client that does not read (1013), for a restart (1012) and after sign-out (1008).
 """
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -23,6 +25,7 @@ from webapp.live.connections import GOING_AWAY, TRY_LATER, Connection
 from webapp.live.follower import Follower, Item, Wanted
 from webapp.live.inbox import Inbox
 from webapp.live.live import Live
+from webapp.live.live_event import LiveEvent
 from webapp.live.safe_socket import PING, SafeSock
 from webapp.live.wakeup import Wakeup
 
@@ -38,7 +41,10 @@ _WORDS = {GOING_AWAY: "restarting", TRY_LATER: "come back in a moment", UNREACHA
 
 
 class View(Protocol):
-    """How one kind of client is spoken to. Methods give whole WebSocket frames."""
+    """How one kind of client is spoken to. Methods give whole WebSocket frames. `passes_on`: text goes out as it
+    came."""
+
+    passes_on: bool
 
     def tell(self, follower: Follower, items: list[Item]) -> list[bytes]:
         """Frames for what the client now gets; events may be kept back until `due_at`."""
@@ -82,7 +88,10 @@ class SocketHandler:
         self._wakeup = Wakeup()
         self._allowance = Allowance()
         self._is_flooded = False
-        self._inbox: Inbox[Follower] = Inbox(self._wake)
+        self._turn_lock = threading.Lock()
+        self._turn_lock.acquire()  # this thread has the turn, but while it waits
+        self._unsent = b""  # what the client did not take of what was passed on
+        self._inbox: Inbox[Follower] = Inbox(self._wake, hand_on=self._pass_on if view.passes_on else None)
         self._followers: dict[str, Follower] = {}
         self._timed: dict[Follower, float] = {}  # when a follower wants to be looked at
         self._ping_at = time.monotonic() + PING_S
@@ -95,8 +104,9 @@ class SocketHandler:
             if self._page is not None:
                 self._send(self._resume(self._page))
             while self._ws.connected and (code := self._ending()) is None:
-                has_input = self._safe.wait(self._patience())
+                has_input = self._wait()
                 self._wakeup.clear()
+                self._send_rest()
                 if has_input:
                     self._read()
                 self._turn(time.monotonic())
@@ -116,6 +126,42 @@ class SocketHandler:
             self._connection.wake = _nobody
             self._safe.close()
             self._wakeup.close()
+
+    def _wait(self) -> bool:
+        patience_s = self._patience()
+        self._turn_lock.release()
+        try:
+            return self._safe.wait(patience_s)
+        finally:
+            self._turn_lock.acquire()
+
+    def _pass_on(self, follower: Follower, events: Sequence[LiveEvent]) -> bool:
+        """By the hub's thread: send text at once, if this one waits and nothing is before it. Never waits itself; what
+        the client does not take at once is left to this thread."""
+        if not self._turn_lock.acquire(blocking=False):
+            return False
+        try:
+            if self._unsent or self._followers.get(follower.session_id) is not follower:
+                return False
+            if not follower.goes_on_with(events):
+                return False
+            data = b"".join([event.frame for event in events])
+            try:
+                sent = self._safe.send_some(data)
+            except OSError:
+                return False  # this socket's thread finds the same
+            follower.went_on(events[-1])
+            if sent < len(data):
+                self._unsent = data[sent:]
+                self._wakeup.set()
+            return True
+        finally:
+            self._turn_lock.release()
+
+    def _send_rest(self) -> None:
+        if self._unsent:
+            rest, self._unsent = self._unsent, b""
+            self._safe.send(rest)
 
     def _wake(self) -> None:
         if self._inbox.overflowed or self._connection.ending is not None:
