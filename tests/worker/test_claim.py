@@ -68,6 +68,20 @@ def test_turns_of_a_session_run_one_after_another_in_order(desk: Desk) -> None:
         assert earlier.ended_at <= later.begun_at
 
 
+def test_a_run_whose_backend_is_at_hand_begins_with_its_claim(desk: Desk) -> None:
+    first, second = desk.submit(desk.session(), "one"), desk.submit(desk.session(), "two")
+    claimed = claim(first, desk.context)
+    assert claimed is not None
+    assert (desk.state(first), claimed.message_id) == ("starting", None)
+    desk.context.backends.backend_for("api_server", None)
+    claimed = claim(second, desk.context)
+    assert claimed is not None
+    assert (desk.state(second), claimed.message_id) == ("running", desk.answer(second).id)
+    row = desk.row(second)
+    assert row.begun_at is not None
+    assert row.lease_until_db is not None
+
+
 def test_a_held_queue_is_not_claimed_until_a_person_says_go_on(desk: Desk) -> None:
     session_id = desk.session(held_reason="backend_refused")
     run_id = desk.submit(session_id, "hello")

@@ -209,10 +209,10 @@ def test_over_its_time_a_run_is_aborted_with_that_reason(sqlite_desk: Desk) -> N
 
 def test_a_silent_backend_is_stopped_and_keepalives_hold_that_off(sqlite_desk: Desk) -> None:
     desk = sqlite_desk
-    desk.context.settings = desk.settings.model_copy(update={"run_quiet_timeout_s": 0.8})
+    desk.context.settings = desk.settings.model_copy(update={"run_quiet_timeout_s": 1.5})
     assert desk.row(desk.run([{"text": "a"}, {"block": True}])).reason == "time_limit"
-    assert desk.state(desk.run([{"text": "a"}, {"alive": 40}, {"text": "b"}])) == "completed"
-    assert desk.state(desk.run([{"tool": "sleep", "takes_s": 2}])) == "completed"
+    assert desk.state(desk.run([{"text": "a"}, {"alive": 50}, {"text": "b"}])) == "completed"
+    assert desk.state(desk.run([{"tool": "sleep", "takes_s": 3}])) == "completed"
 
 
 def test_the_events_of_a_run_are_kept_joined(desk: Desk) -> None:

@@ -20,7 +20,7 @@ from tests.worker.conftest import Desk, a_desk
 from worker.runs.claim import claim
 from worker.runs.live_run import LiveRun
 from worker.runs.recorder import Recorder
-from worker.runs.start import begin
+from worker.runs.start import begin_when_possible
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def a_recorder(desk: Desk) -> tuple[str, Recorder]:
     assert claimed is not None
     live = LiveRun(run_id, claimed.run.session_id, claimed.fence)
     recorder = Recorder(desk.context, live)
-    begin(claimed, live, recorder, desk.context)
+    begin_when_possible(claimed, live, desk.context)
     return run_id, recorder
 
 

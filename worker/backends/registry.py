@@ -47,6 +47,11 @@ class Backends:
         with self._lock:
             return self._made.setdefault((source, profile), made)
 
+    def is_made(self, source: str, profile: str | None) -> bool:
+        """Whether `backend_for` gives a backend at once, and surely."""
+        with self._lock:
+            return (source, profile) in self._made
+
     def names(self) -> list[str]:
         with self._lock:
             return sorted({backend.name for backend in self._made.values()})

@@ -4,7 +4,7 @@ A task is only a wake-up call: the claim in the database decides, so a doubled, 
 (RELIABILITY 2.2).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy.orm import Session
 
@@ -13,6 +13,8 @@ from shared.database import in_transaction, transaction
 from shared.models import ChatSession, Run
 from shared.store import chat_sessions
 from shared.store import runs as run_store
+from shared.transcript_items import Transcript
+from shared.transcript_json import to_json
 from worker.context import WorkerContext
 
 log = logs.get(__name__)
@@ -20,24 +22,46 @@ log = logs.get(__name__)
 
 @dataclass(frozen=True)
 class Claimed:
-    """The rows as they were when the run was claimed."""
+    """The rows as they were when the run was claimed. `message_id`: of the answer, when it has begun already."""
 
     run: Run
     session: ChatSession
     fence: int
+    message_id: str | None = None
 
 
 def claim(run_id: str, context: WorkerContext) -> Claimed | None:
-    """Claim the run; None when it is not its turn, or another has it. Raises Unavailable."""
+    """Claim the run; None when it is not its turn, or another has it. Raises Unavailable.
+
+    Where its backend is at hand there is nothing to start, and it begins in the same transaction: one commit less
+    between a person's turn and the first byte to the backend.
+    """
 
     def work(db: Session) -> Claimed | None:
         fence = run_store.claim(db, run_id, worker_id=context.worker_id, lease_s=context.settings.lease_s)
         if fence is None:
             return None
         run = run_store.get(db, run_id)
-        return Claimed(run, chat_sessions.get(db, run.session_id), fence)
+        claimed = Claimed(run, chat_sessions.get(db, run.session_id), fence)
+        if not context.backends.is_made(run.source, claimed.session.profile):
+            return claimed
+        return replace(claimed, message_id=begin(db, claimed))
 
     return in_transaction(context.factory, work)
+
+
+def begin(db: Session, claimed: Claimed) -> str:
+    """starting -> running; gives the id of the answer's message. To be committed before anything is sent. Raises
+    LeaseLost."""
+    message = run_store.begin(
+        db,
+        claimed.run.id,
+        fence=claimed.fence,
+        model=claimed.run.model or claimed.session.model,
+        skill_folder=claimed.run.skill_folder or claimed.session.skill_folder,
+        transcript=to_json(Transcript(run_id=claimed.run.id)),
+    )
+    return message.id
 
 
 def dispatch(run: Run, context: WorkerContext, *, warm_worker: str | None = None, marked: bool = False) -> None:

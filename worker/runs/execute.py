@@ -14,7 +14,7 @@ from worker.runs.drive import Drive
 from worker.runs.ending import Circumstances, end_run
 from worker.runs.live_run import LiveRun
 from worker.runs.recorder import Recorder
-from worker.runs.start import begin, give_back
+from worker.runs.start import begin_when_possible, give_back
 
 log = logs.get(__name__)
 
@@ -64,7 +64,7 @@ def _drive(claimed: Claimed, live: LiveRun, recorder: Recorder, context: WorkerC
         give_back(live, context)
         return
     try:
-        message_id = begin(claimed, live, recorder, context)
+        message_id = claimed.message_id or begin_when_possible(claimed, live, context)
     except LeaseLost:
         _end_unbegun(live, recorder, context)
         return

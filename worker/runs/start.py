@@ -7,13 +7,11 @@ from shared.database import transaction
 from shared.errors import BackendRefused, LeaseLost, Unavailable
 from shared.store import catalogue
 from shared.store import runs as run_store
-from shared.transcript_json import to_json
 from worker.backends.base import Backend, Turn
 from worker.context import WorkerContext
-from worker.runs.claim import Claimed
+from worker.runs.claim import Claimed, begin
 from worker.runs.history import build_compressed_history
 from worker.runs.live_run import LiveRun
-from worker.runs.recorder import Recorder
 from worker.runs.sealing import tell_failed
 
 RETRY_S = 0.5
@@ -62,21 +60,13 @@ def _instructions(given: str | None, skill_folder: str | None, context: WorkerCo
     return f"{text}\n\n{given}" if given else text
 
 
-def begin(claimed: Claimed, live: LiveRun, recorder: Recorder, context: WorkerContext) -> str:
-    """starting -> running; gives the id of the answer's message. Waits for a database that is away as long as the
-    lease lasts. Raises LeaseLost, also when an abort came first."""
+def begin_when_possible(claimed: Claimed, live: LiveRun, context: WorkerContext) -> str:
+    """Begin a run that has not begun with its claim; gives the id of the answer's message. Waits for a database that
+    is away as long as the lease lasts. Raises LeaseLost, also when an abort came first."""
     while True:
         try:
             with transaction(context.factory) as db:
-                message = run_store.begin(
-                    db,
-                    live.run_id,
-                    fence=live.fence,
-                    model=claimed.run.model or claimed.session.model,
-                    skill_folder=claimed.run.skill_folder or claimed.session.skill_folder,
-                    transcript=to_json(recorder.transcript),
-                )
-            return message.id
+                return begin(db, claimed)
         except Unavailable:
             if live.gone:
                 raise LeaseLost(live.run_id) from None
