@@ -113,6 +113,7 @@ def _equip(env: Environment) -> None:
     env.install_gettext_callables(_, ngettext, newstyle=True)  # type: ignore[attr-defined]
     env.globals.update(reader=reader, url=url, asset=asset, csrf_field=csrf_field, csrf_value=csrf_value)
     env.filters.update(stamp=stamp, day_of=day_label, day_id=day_id, duration=duration, running_clock=running_clock)
+    env.filters["code_words"] = code_words
 
 
 # ---- words
@@ -170,6 +171,12 @@ def csrf_value() -> str:
 def csrf_field() -> str:
     value = csrf_value()
     return Markup('<input type="hidden" name="csrf_token" value="{}">').format(value) if value else Markup("")
+
+
+def code_words(text: str) -> str:
+    """Words between back-ticks as code."""
+    parts = text.split("`")
+    return Markup("").join(Markup("<code>{}</code>").format(p) if n % 2 else p for n, p in enumerate(parts))
 
 
 # ---- times and numbers

@@ -211,6 +211,7 @@ def composer_of(view: Snapshot, agent: Agent, facts: Facts, settled: Settled) ->
     return Composer(
         placeholder=placeholder,
         is_working=run is not None,
+        will_wait=waits,
         is_stopping=active is not None and active.state == RunState.ABORTING,
         run_id=None if run is None else run.id,
         models=_options(settled.models, session.model, _("Default model")),

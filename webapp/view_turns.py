@@ -235,7 +235,7 @@ def ending(t: Transcript, state: RunState, message: ChatMessage | None, run: Run
     return Ending(
         mark=mark_of(state),
         where=_where(t, state, run),
-        sentence=f"{sentence} {kept}".strip() if sentence else kept or _("The agent gave no reason."),
+        sentence=f"{_ended_sentence(sentence)} {kept}".strip() if sentence else kept or _("The agent gave no reason."),
         ran=_ran(t) if state == RunState.INTERRUPTED else (),
         ladder=_ladder(t) if state == RunState.ABORTED else (),
         may_retry=facts.viewer.may_send,
@@ -251,12 +251,22 @@ def _where(t: Transcript, state: RunState, run: Run | None) -> str:
     after = _("after %(time)s", time=render.duration(seconds)) if seconds is not None else ""
     if state == RunState.ABORTED:
         by = (t.end.by if t.end is not None else None) or (run.abort_by if run is not None else None)
-        return ", ".join(part for part in (_("by %(name)s", name=by) if by else "", after) if part)
+        return _both(_("by %(name)s", name=by) if by else "", after)
     if state == RunState.INTERRUPTED:
         reason = (t.end.reason if t.end is not None else None) or (run.reason if run is not None else None)
         words = interruption(reason or "")
-        return ", ".join(part for part in (words, after) if part)
+        return _both(words, after)
     return after
+
+
+def _both(one: str, other: str) -> str:
+    return _("%(one)s, %(other)s", one=one, other=other) if one and other else one or other
+
+
+def _ended_sentence(text: str) -> str:
+    """A peer's words, with a full stop where they have no end of their own."""
+    text = text.strip()
+    return text if text.endswith((".", "!", "?", ":", "。", "！", "？", "：", "…")) else f"{text}."
 
 
 def interruption(reason: str) -> str:

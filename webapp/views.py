@@ -299,6 +299,7 @@ class Composer:
     placeholder: str
     is_working: bool
     is_stopping: bool
+    will_wait: bool  # what is sent now joins the queue
     run_id: str | None
     models: tuple[Option, ...] = ()
     skills: tuple[Option, ...] = ()

@@ -447,3 +447,22 @@ def test_a_chat_that_is_deleted_elsewhere_says_so(watched: Watched, portal: Port
         other.click("#notices button")
         other.wait_for_url(f"**/chat/{story.session_id}")
         assert other.is_enabled("#text")
+
+
+def test_the_whole_of_a_waiting_turn_is_edited_and_stays_open_while_the_queue_changes(
+    watched: Watched, portal: Portal, story: Story
+) -> None:
+    portal.turn(story.session_id)
+    long = "first line\n\n  second line\n" * 40
+    story.queued(long)
+    page = go(watched, portal, story.session_id)
+    page.click("#queue .edit summary")
+    page.wait_for_selector("#queue .edit textarea")
+    assert page.input_value("#queue .edit textarea") == long
+    page.fill("#queue .edit textarea", "changed")
+    page.fill("#text", "another")
+    page.press("#text", "Enter")
+    page.wait_for_function("() => document.querySelectorAll('#queue .q').length === 2")
+    page.click("#queue .edit[open] button")
+    page.wait_for_function("() => document.querySelector('#queue .q').textContent.includes('changed')")
+    assert [run.input for run in runs_of(portal, story)][1:] == ["changed", "another"]

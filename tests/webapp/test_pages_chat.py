@@ -1,6 +1,7 @@
 """/chat and /chat/<id>: what a page shows, and that all of it works by plain forms, without a script or a socket."""
 
 import re
+from html import unescape
 from typing import Any
 
 import pytest
@@ -93,7 +94,7 @@ def test_a_waiting_turn_stands_in_the_queue_and_nowhere_else(web: Web, browser: 
     story.turn("running", text(0, 0, "…"), state=RunState.RUNNING)
     waiting = story.queued("first in line", "second in line")
     page = html(browser, f"/chat/{story.session_id}")
-    assert page.count("first in line") == 2  # its row, and the field to edit it
+    assert page.count("first in line") == 1
     assert f'id="q-{waiting[0].queue_id}"' in page
     assert "2 queued" in page
     assert "#2 waits for turn 1" in page
@@ -215,6 +216,15 @@ def test_the_queue_can_be_moved_edited_cancelled_and_let_go_on(web: Web, browser
     story.turn("running", text(0, 0, "…"), state=RunState.RUNNING)
     one, two, three = story.queued("one", "two", "three")
     at = f"/chat/{story.session_id}"
+    whole = "line\n\n  indented & <b>\n" * 100
+    [long] = story.queued(whole)
+    for headers in ({}, {"HX-Request": "true"}):
+        form = html(browser, f"{at}/queue/{long.queue_id}", headers=headers)
+        field = re.search(r"<textarea[^>]*>\n(.*)</textarea>", form, re.DOTALL)
+        assert field is not None
+        assert unescape(field[1]) == whole
+    assert web.browser(web.user("eve")).get(f"{at}/queue/{long.queue_id}").status_code == 404
+    assert browser.post(f"{at}/cancel", {"queue_id": long.queue_id}).status_code == 303
     assert browser.post(f"{at}/move", {"queue_id": three.queue_id, "position": "1"}).status_code == 303
     assert browser.post(f"{at}/edit", {"queue_id": one.queue_id, "input": "one, better"}).status_code == 303
     assert browser.post(f"{at}/cancel", {"queue_id": two.queue_id}).status_code == 303

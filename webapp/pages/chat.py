@@ -115,6 +115,16 @@ def output(session_id: str, run_id: str, n: int) -> ResponseReturnValue:
     return response
 
 
+@bp.get("/chat/<session_id>/queue/<queue_id>")
+def waiting_turn(session_id: str, queue_id: str) -> ResponseReturnValue:
+    """The whole text of a waiting turn, to change: for its row, or as a page of its own without a script."""
+    rights.require(db(), auth.current(), "queue", session_id)
+    run = runs.by_queue_id(db(), session_id, queue_id)
+    if _is_script():
+        return render.render("fragments/edit.html", run=run, session_id=session_id, is_live=True)
+    return render.render("pages/edit.html", run=run, session_id=session_id)
+
+
 # ---- what the forms do
 
 

@@ -10,6 +10,7 @@
 
   Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, element) =>
     !(name === 'open' && (touched.has(element) || element.matches('.menu')));
+  Idiomorph.defaults.callbacks.beforeNodeMorphed = (old) => !(old instanceof Element && old.matches('.edit[open]'));
   Idiomorph.defaults.ignoreActiveValue = true;
 
   portal.onChange(() => {

@@ -22,14 +22,11 @@ window.portal = (() => {
   });
 
   const notice = (text, state = 'failed') => {
-    const box = document.createElement('div');
-    box.className = 'notice';
+    const box = document.getElementById('notice').content.querySelector('.notice').cloneNode(true);
     box.dataset.state = state;
     box.setAttribute('role', state === 'failed' ? 'alert' : 'status');
-    const span = document.createElement('span');
-    span.className = 'grow';
-    span.textContent = text;
-    box.append(span);
+    box.querySelector('use').setAttribute('href', `#i-${state}`);
+    box.querySelector('.grow').textContent = text;
     document.getElementById('notices').append(box);
     changed();
   };
