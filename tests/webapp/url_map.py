@@ -46,6 +46,7 @@ ROUTES: dict[tuple[str, str], Route] = {
     ("POST", "/chat/new"): Route(form=()),
     ("GET", "/chat/<session_id>"): Route("read"),
     ("GET", "/chat/<session_id>/older"): Route("read"),
+    ("GET", "/chat/<session_id>/queue/<queue_id>"): Route("queue"),
     ("GET", "/chat/<session_id>/frame"): Route("read"),
     ("GET", "/chat/<session_id>/runs/<run_id>/process"): Route("read"),
     ("GET", "/chat/<session_id>/runs/<run_id>/output/<int:n>"): Route("read"),
