@@ -54,10 +54,11 @@ def make_celery(settings: Settings) -> Celery:
     return app
 
 
-def send_turn(web: WebContext, run: Run, *, warm_worker: str | None = None) -> bool:
+def send_turn(web: WebContext, run: Run, *, warm_worker: str | None = None, marked: bool = False) -> bool:
     """Send the task of a queued run, to the worker that holds its session's agent while that one lives, else to any.
 
-    Never raises: False when it could not be sent.
+    `marked`: the dispatch was noted in the database with the run, so that no second write stands in the way of the
+    worker's claim. Never raises: False when it could not be sent.
     """
     begun = time.monotonic()
     try:
@@ -72,10 +73,22 @@ def send_turn(web: WebContext, run: Run, *, warm_worker: str | None = None) -> b
             retry=False,
             ignore_result=True,
         )
-        with transaction(web.factory) as db:
-            runs.mark_dispatched(db, run.id)
+        if not marked:
+            with transaction(web.factory) as db:
+                runs.mark_dispatched(db, run.id)
     except (CeleryError, KombuError, RedisError, OSError, Unavailable) as error:
         web.breaker.failed(begun)
         log.warning("run.not_dispatched", run_id=run.id, session_id=run.session_id, error=type(error).__name__)
+        if marked:
+            not_sent(web, run)
         return False
     return True
+
+
+def not_sent(web: WebContext, run: Run) -> None:
+    """Take back the note of a dispatch. Never raises: a janitor sends the task later all the same."""
+    try:
+        with transaction(web.factory) as db:
+            runs.mark_unsent(db, run.id)
+    except Unavailable as error:
+        log.warning("run.still_marked", run_id=run.id, code=error.code)

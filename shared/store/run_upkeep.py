@@ -57,6 +57,17 @@ def mark_dispatched(db: Session, run_id: str) -> None:
     reread(db, run_id)
 
 
+def mark_unsent(db: Session, run_id: str) -> None:
+    """The task that was noted could not be sent: a janitor is to send it as soon as it can."""
+    db.execute(
+        update(Run)
+        .where(Run.id == run_id, Run.state == RunState.QUEUED)
+        .values(dispatched_at_db=None, dispatches=case((Run.dispatches > 0, Run.dispatches - 1), else_=0))
+        .execution_options(synchronize_session=False)
+    )
+    reread(db, run_id)
+
+
 def back_to_queue(db: Session, run_id: str, fence: int) -> Finished | None:
     """starting -> queued: surely nothing was sent. After the third failed start the run fails instead: its end is
     given then. Raises LeaseLost."""

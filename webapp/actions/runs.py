@@ -33,7 +33,7 @@ from webapp.actions.queue_events import Queue, QueueChanged, queue_of
 from webapp.announce import announce, nudge
 from webapp.auth import Principal
 from webapp.context import WebContext
-from webapp.dispatch import send_turn
+from webapp.dispatch import not_sent, send_turn
 from webapp.throttle import network_of
 
 log = logs.get("webapp.actions.runs")
@@ -175,6 +175,8 @@ def _enqueue(
             runs.move_queued(db, session_id, queue_id, 1)
             runs.release_queue(db, session_id)
             done = replace(done, place=0, held=None)
+        if done.created and done.place == 0:
+            runs.mark_dispatched(db, done.run.id)
         queue = queue_of(db, session_id) if first else None
         return _Accepted(done, session.title if done.titled else None, queue, session.warm_worker)
 
@@ -201,8 +203,11 @@ def _tell_accepted(web: WebContext, session_id: str, accepted: _Accepted) -> Non
     if accepted.queue is not None:
         told.append(accepted.queue.event())
     reachable = announce(web, session_id, *told)
-    if reachable and done.place == 0:
-        send_turn(web, done.run, warm_worker=accepted.warm_worker)
+    if done.place == 0:
+        if reachable:
+            send_turn(web, done.run, warm_worker=accepted.warm_worker, marked=True)
+        else:
+            not_sent(web, done.run)
     elif reachable:
         wake_head(web, session_id, again=False)  # the turn before may have ended while this one was accepted
 

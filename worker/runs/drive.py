@@ -124,8 +124,8 @@ class Drive:
     def run(self) -> None:
         """Drive the run to its end."""
         try:
-            self._tell_start()
             start_pump(self._backend, self._make_turn, self._live)
+            self._tell_start()
             self._loop()
         except LeaseLost:
             self._look_whose()
