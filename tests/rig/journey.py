@@ -250,19 +250,26 @@ class Journey:
         """All seven promises of RELIABILITY 1 for a session, as its open pages, a fresh page, REST, the database and
         the backend tell it. `said`: run -> the whole of what a scripted gateway said of it."""
         fresh = self.open(session_id, headers=tabs[0].given_headers if tabs else None)
-        fresh.wait_end(*(run.id for run in self.runs_of(session_id) if run.state != RunState.CANCELLED))
+        recent = recent_runs(self, session_id)
+        fresh.wait_end(*(r.id for r in self.runs_of(session_id) if r.id in recent and r.state != RunState.CANCELLED))
         runs = self.runs_of(session_id)  # who hears of an end finds it in the database
         check_kept(self, session_id, runs)
         check_begun_once(self, runs)
         check_order(runs)
         for tab in (*tabs, fresh):
-            check_page(self, tab, runs)
+            check_page(self, tab, [run for run in runs if run.id in recent or run.id in tab.runs])
         check_pauses(self, session_id)
         check_ends(runs)
         check_rest(self, session_id, fresh.given_headers)
         for run in runs:
             check_said(self, run, (said or {}).get(run.id))
         self.leave(fresh)
+
+
+def recent_runs(journey: Journey, session_id: str) -> set[str]:
+    """The runs that a snapshot holds: those of the last 50 messages."""
+    with transaction(journey.factory, write=False) as db:
+        return {message.run_id for message in message_store.page(db, session_id, limit=50) if message.run_id}
 
 
 def check_kept(journey: Journey, session_id: str, runs: Sequence[Run]) -> None:
