@@ -112,6 +112,12 @@ class FakeGateway:
         self._server.shutdown()
         self._server.server_close()
 
+    def follow(self, script: Script) -> None:
+        """From now on another script, from its beginning; the log goes on."""
+        with self._changed:
+            self.script = dict(script)
+            self._used.clear()
+
     @property
     def turns(self) -> list[Request]:
         """The requests that begin a turn: at most one for each turn of the portal."""
