@@ -22,7 +22,7 @@ FAULTS = """async () => (await axe.run(document, {resultTypes: ['violations']}))
     v => v.id + ': ' + v.nodes.slice(0, 3).map(n => n.target.join(' ')).join(' | '))"""
 CUT = """() => [...document.querySelectorAll('button, a.btn, .st, .pick, h1, h2, dt, label, .region-head')]
     .filter(e => e.checkVisibility() && e.scrollWidth > e.clientWidth + 1 && e.clientWidth > 1)
-    .filter(e => !e.classList.contains('cut') && !e.querySelector('.cut') && !e.querySelector('.vh') && !e.closest('.vh'))
+    .filter(e => !e.matches('.cut, :has(.cut), :has(.vh), .vh *'))
     .map(e => e.className + ' ' + e.textContent.trim().slice(0, 40))"""
 
 
