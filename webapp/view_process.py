@@ -306,10 +306,12 @@ def timeline(t: Transcript, now: datetime) -> Timeline | None:
         width = round(1000 * max(0.0, (until - since).total_seconds()) / total_s)
         return kind, min(x, 994), max(6, min(width, 1000 - x))
 
-    def span(name: str, pieces: Sequence[tuple[str, datetime, datetime]]) -> Span:
-        took_s = sum((until - since).total_seconds() for _kind, since, until in pieces)
+    def span(name: str, pieces: Sequence[tuple[str, datetime, datetime | None]]) -> Span:
+        took_s = sum(((until or end) - since).total_seconds() for _kind, since, until in pieces)
         took = render.duration(took_s) if took_s < 60 else render.running_clock(took_s)
-        return Span(name, took, tuple(bar(*piece) for piece in pieces))
+        goes_on = t.end is None and pieces[-1][2] is None
+        bars = tuple(bar(kind, since, until or end) for kind, since, until in pieces)
+        return Span(name, took, bars, took_s if goes_on else None)
 
     spans = []
     if t.queued_at and t.started_at and (t.started_at - t.queued_at).total_seconds() > 1:
@@ -318,10 +320,10 @@ def timeline(t: Transcript, now: datetime) -> Timeline | None:
     if thoughts:
         spans.append(span(_("thinking"), thoughts))
     for tool in t.tools[-TIMELINE_TOOLS:]:
-        spans.append(span(tool.name, [("bad" if tool.ok is False else "tool", tool.started_at, tool.ended_at or end)]))
+        spans.append(span(tool.name, [("bad" if tool.ok is False else "tool", tool.started_at, tool.ended_at)]))
     for pause in t.pauses:
         name = _("approval") if isinstance(pause, Approval) else _("question")
-        spans.append(span(name, [("person", pause.asked_at, pause.resolved_at or end)]))
+        spans.append(span(name, [("person", pause.asked_at, pause.resolved_at)]))
     written = [("write", part.started_at, part.ended_at) for part in t.answer_parts if part.length]
     if written and t.end is not None:
         spans.append(span(_("answer"), written))

@@ -119,6 +119,7 @@ class Span:
     name: str
     took: str
     bars: tuple[tuple[str, int, int], ...]  # (kind, x, width)
+    since_s: float | None = None  # of one that goes on: how long it has by now
 
 
 @dataclass(frozen=True)
@@ -306,6 +307,14 @@ class Composer:
     profiles: tuple[Option, ...] = ()
     may_send: bool = True
     why_not: str = ""
+
+
+@dataclass(frozen=True)
+class First:
+    """The field for the first message of a new chat; `text`: what was typed and could not be sent."""
+
+    placeholder: str
+    text: str = ""
 
 
 @dataclass(frozen=True)

@@ -283,6 +283,40 @@ def test_a_message_over_a_dead_socket_arrives_once(watched: Watched, portal: Por
     assert [run.input for run in runs_of(portal, story)] == ["into the void"]
 
 
+def test_turns_sent_before_the_first_is_taken_all_arrive_in_order(
+    watched: Watched, portal: Portal, story: Story
+) -> None:
+    page = go(watched, portal, story.session_id)
+    page.evaluate("""() => {  // the socket looks open and takes nothing any more
+        window.__sockets.at(-1).send = () => {};
+    }""")
+    for words in ("one", "two", "three"):
+        page.type("#text", words)
+        page.press("#text", "Enter")
+        assert page.input_value("#text") == ""
+    page.press("#text", "Enter")
+    page.type("#text", "a draft")
+    page.wait_for_function("() => document.querySelectorAll('#outbox li').length === 3")
+    assert page.locator("#outbox li").all_inner_texts() == ["Sending\none", "Sending\ntwo", "Sending\nthree"]
+    page.reload()  # what was not taken is sent by the page that comes after
+    page.wait_for_function("() => document.querySelectorAll('#queue .q').length === 2")
+    assert page.input_value("#text") == "a draft"
+    assert [run.input for run in runs_of(portal, story)] == ["one", "two", "three"]
+
+
+def test_the_first_message_begins_a_chat(watched: Watched, portal: Portal) -> None:
+    page = watched.page
+    page.goto(f"{portal.web.url}/chat")
+    page.keyboard.type("the first words")  # the field has the focus
+    page.reload()
+    assert page.input_value("#text") == "the first words"
+    page.press("#text", "Enter")
+    page.wait_for_selector("#turns .turn--user")
+    assert page.inner_text("#turns .says") == "the first words"
+    page.goto(f"{portal.web.url}/chat")
+    assert page.input_value("#text") == ""
+
+
 def test_a_refused_message_keeps_the_text_and_says_why(watched: Watched, portal: Portal, story: Story) -> None:
     page = go(watched, portal, story.session_id)
     page.evaluate("document.getElementById('text').value = 'x'.repeat(600 * 1024)")
@@ -415,13 +449,17 @@ def test_a_page_whose_portal_went_away_says_so_and_comes_back_by_itself(
             page.fill("#text", "kept")
             page.press("#text", "Enter")
             page.wait_for_selector("#notices [data-unsent]")
-            assert page.input_value("#text") == "kept"
+            page.fill("#text", "kept too")
+            page.press("#text", "Enter")
+            page.wait_for_function("() => document.querySelectorAll('#outbox li').length === 2")
+            assert "Not sent yet" in page.inner_text("#outbox li:first-child")
             portal.web.start()
             page.wait_for_selector('#connection[data-conn="live"]', timeout=25_000)
             page.wait_for_selector("#turns .turn--user", timeout=15_000)
-            assert page.input_value("#text") == ""
+            page.wait_for_selector("#outbox", state="hidden")
+            assert page.locator("#notices [data-unsent]").count() == 0
         with transaction(portal.factory, write=False) as db:
-            assert [run.input for run in runs.queue(db, session_id)] == ["kept"]
+            assert [run.input for run in runs.queue(db, session_id)] == ["kept", "kept too"]
     finally:
         portal.close()
 

@@ -46,6 +46,23 @@ def test_the_first_page_says_how_to_begin(browser: Browser) -> None:
     assert 'action="/chat/new"' in page
 
 
+def test_the_first_message_makes_the_chat(web: Web, browser: Browser) -> None:
+    answer = browser.post("/chat/new", {"source": "api_server", "input": "Hello\r\nthere"})
+    assert answer.status_code == 303
+    session_id = answer.headers["Location"].removeprefix("/chat/")
+    with transaction(web.factory, write=False) as db:
+        assert [run.input for run in runs.queue(db, session_id)] == ["Hello\nthere"]
+
+
+def test_a_first_message_that_cannot_be_sent_stays_in_the_field(web: Web, browser: Browser) -> None:
+    text = "<b>" + "x" * 600 * 1024
+    answer = browser.post("/chat/new", {"source": "api_server", "input": text})
+    assert answer.status_code == 413
+    assert "512 KB at most" in answer.get_data(as_text=True)
+    assert f"&lt;b&gt;{text[3:]}</textarea>" in answer.get_data(as_text=True)
+    assert "No chats yet" in answer.get_data(as_text=True)
+
+
 def test_a_new_chat_is_empty_and_ready_to_write_in(browser: Browser) -> None:
     page = html(browser, f"/chat/{new_session(browser)}")
     assert "Nothing here yet" in page

@@ -18,8 +18,10 @@ from webapp import auth, render, rights, view_page, view_turns
 from webapp.actions import chat_sessions as session_actions
 from webapp.actions import pauses as pause_actions
 from webapp.actions import runs as run_actions
+from webapp.actions.input import checked
 from webapp.auth import Principal
 from webapp.context import db, web
+from webapp.errors import Problem, problem_of
 from webapp.live import snapshot
 from webapp.live.fragments import PageView
 from webapp.live.snapshot import Snapshot
@@ -27,7 +29,7 @@ from webapp.render import _, url
 from webapp.view_page import Settled
 from webapp.view_pauses import Viewer
 from webapp.view_turns import Facts
-from webapp.views import Chat, Option, Side, agent_of
+from webapp.views import Chat, First, Option, Side, agent_of
 
 bp = Blueprint("chat", __name__)
 
@@ -47,8 +49,7 @@ def home() -> ResponseReturnValue:
 @bp.get("/chat")
 def index() -> ResponseReturnValue:
     """The list of chats, and where to begin one."""
-    principal = auth.current()
-    return render.render("pages/chat.html", side=_side(principal), deleted=_deleted())
+    return _begin()
 
 
 @bp.get("/chat/<session_id>")
@@ -130,8 +131,21 @@ def waiting_turn(session_id: str, queue_id: str) -> ResponseReturnValue:
 
 @bp.post("/chat/new")
 def new() -> ResponseReturnValue:
-    made = session_actions.create(web(), auth.current(), source=request.form.get("source") or None)
-    return redirect(url("chat", made.session_id), 303)
+    """A new chat, with its first turn when the form has one. What cannot be sent stays in the field."""
+    principal, source = auth.current(), request.form.get("source") or None
+    text = request.form.get("input", "").replace("\r\n", "\n")
+    try:
+        if text:
+            checked(text, max_kb=web().settings.max_message_kb)
+        session_id = session_actions.create(web(), principal, source=source).session_id
+        if text:
+            run_actions.submit(web(), principal, commands.Run(session_id=session_id, input=text))
+    except errors.PlatformError as error:
+        if not text:
+            raise
+        problem = problem_of(error)
+        return _begin(text, problem), problem.status
+    return redirect(url("chat", session_id), 303)
 
 
 @bp.post("/chat/<session_id>/send")
@@ -255,6 +269,14 @@ def _back(session_id: str) -> ResponseReturnValue:
 
 
 # ---- what the templates read
+
+
+def _begin(text: str = "", problem: Problem | None = None) -> str:
+    """The list of chats, and the field for the first message of a new one."""
+    side = _side(auth.current())
+    placeholder = _("Message %(agent)s", agent=agent_of("api_server", is_demo=side.is_demo).name)
+    first = First(placeholder, text)
+    return render.render("pages/chat.html", side=side, first=first, problem=problem, deleted=_deleted())
 
 
 def _side(principal: Principal) -> Side:

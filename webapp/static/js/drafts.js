@@ -1,31 +1,28 @@
-// The draft of each session, with its key, for as long as the tab lives: never in local storage (S24).
+// The draft of each session, and what was sent and not taken yet, for as long as the tab lives: never in local storage
+// (S24).
 'use strict';
 (() => {
   const form = document.getElementById('composer');
   if (form === null) return;
   const field = form.elements.input;
-  const key = form.elements.queue_id;
   const place = `draft:${form.dataset.session}`;
 
   const save = () => {
+    const unsent = portal.unsent?.() ?? [];
+    const text = form.dataset.gone === undefined ? field.value : '';
     try {
-      if (field.value === '') sessionStorage.removeItem(place);
-      else sessionStorage.setItem(place, JSON.stringify({ text: field.value, key: key.value }));
+      if (text === '' && unsent.length === 0) sessionStorage.removeItem(place);
+      else sessionStorage.setItem(place, JSON.stringify({ text, unsent }));
     } catch {
-      // Storage is full or forbidden: the field itself still holds the text.
+      // Storage is full or forbidden: the page itself still holds the text.
     }
   };
 
   const restore = () => {
     try {
-      const draft = JSON.parse(sessionStorage.getItem(place) ?? 'null');
-      if (draft === null || field.value !== '') return;
-      if (draft.key && document.querySelector(`#turns [data-queue-id="${CSS.escape(draft.key)}"], #q-${CSS.escape(draft.key)}`)) {
-        sessionStorage.removeItem(place); // it has arrived
-        return;
-      }
-      field.value = draft.text;
-      key.value = draft.key;
+      const { text, unsent } = JSON.parse(sessionStorage.getItem(place) ?? '{}');
+      if (field.value === '') field.value = text ?? '';
+      if (unsent?.length > 0) portal.sendAgain(unsent);
     } catch {
       // Not ours, or forbidden: begin empty.
     }

@@ -21,7 +21,11 @@ window.portal = (() => {
     event.detail.headers['X-CSRFToken'] = meta('csrf-token');
   });
 
+  // The same words stand there once.
   const notice = (text, state = 'failed') => {
+    for (const shown of document.querySelectorAll('#notices .notice')) {
+      if (shown.textContent.trim() === text) return;
+    }
     const box = document.getElementById('notice').content.querySelector('.notice').cloneNode(true);
     box.dataset.state = state;
     box.setAttribute('role', state === 'failed' ? 'alert' : 'status');
@@ -32,8 +36,10 @@ window.portal = (() => {
   };
 
   // A form by plain HTTP. Gives the response; null when the portal did not answer or we are signed out.
-  const post = async (form, submitter) => {
+  // `changes`: fields to send instead of those of the form.
+  const post = async (form, submitter, changes = {}) => {
     const body = new URLSearchParams(new FormData(form, submitter ?? null));
+    for (const [name, value] of Object.entries(changes)) body.set(name, value);
     const headers = { 'X-CSRFToken': meta('csrf-token'), 'HX-Request': 'true' };
     try {
       const answer = await fetch(form.action, { method: 'POST', body, headers, redirect: 'manual' });

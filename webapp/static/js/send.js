@@ -19,7 +19,6 @@ document.addEventListener('htmx:wsConfigSend', (event) => {
   event.detail.headers = null;
   if (!portal.isOpen()) {
     event.preventDefault();
-    if (form.id === 'composer') portal.composeByHttp();
-    else portal.post(form, event.detail.triggeringEvent?.submitter).then(portal.show);
+    portal.post(form, event.detail.triggeringEvent?.submitter).then(portal.show);
   }
 });
