@@ -9,13 +9,14 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
+from markdown_it.token import Token as Piece
 from markupsafe import Markup, escape
 from pygments.lexer import Lexer
 
 from webapp import markdown_html as html_of
 
 SMALL_BLOCK: Final = 4_096  # an open block up to this size is rendered again at each flush
-GROWTH: Final = 1.06  # a longer one only when it has grown by this factor: the cost of all of them stays linear
+GROWTH: Final = 1.1  # a longer one only when it has grown by this factor: the cost of all of them stays linear
 CARET: Final = '<span class="caret" aria-hidden="true"></span>'
 TAIL_CHARS: Final = 1_000  # of an unfinished line of code that is shown
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})([^\n]*)$")
@@ -129,26 +130,34 @@ class StreamingMarkdown:
 
         Judged by whole lines only: a line may still become another kind of block while it grows (`#` to `#tag`)."""
         source = _BLANK_LINES.sub("", self._source())
-        whole_lines = source[: source.rfind("\n") + 1]
-        settled = html_of.top_level(whole_lines)
+        blocks = html_of.top_level(source)
         finished = ""
-        if settled and settled[-1][0].type in _ENDED_BY_BLANK and _ENDS_BLANK.search(whole_lines):
-            finished = html_of.html(settled, self._copy)
-            source = source[len(whole_lines) :]
-        elif len(settled) > 1:
-            finished = html_of.html(settled[:-1], self._copy)
-            source = html_of.from_line(source, html_of.first_line(settled[-1]))
-        if finished:
-            self._finished.append(finished)
+        if len(blocks) > 1 or _ENDS_BLANK.search(source):
+            finished, source = self._settle(source)
+            blocks = html_of.top_level(source)
         self._restart(source)
         first, newline, rest = source.partition("\n")
         fence = _FENCE.match(first) if newline else None
         if fence is not None and not (fence[1][0] == "`" and "`" in fence[2]):
             return self._open_code(finished, fence, first, rest)
-        return self._open_general(finished, source)
+        return self._open_general(finished, source, blocks)
 
-    def _open_general(self, finished: str, source: str) -> Patch:
-        mode, blocks = self._mode, html_of.top_level(source)
+    def _settle(self, source: str) -> tuple[str, str]:
+        """The HTML of the blocks that are finished, and the source that is left."""
+        whole_lines = source[: source.rfind("\n") + 1]
+        settled = html_of.top_level(whole_lines)
+        if settled and settled[-1][0].type in _ENDED_BY_BLANK and _ENDS_BLANK.search(whole_lines):
+            finished, rest = html_of.html(settled, self._copy), source[len(whole_lines) :]
+        elif len(settled) > 1:
+            finished = html_of.html(settled[:-1], self._copy)
+            rest = html_of.from_line(source, html_of.first_line(settled[-1]))
+        else:
+            return "", source
+        self._finished.append(finished)
+        return finished, rest
+
+    def _open_general(self, finished: str, source: str, blocks: list[list[Piece]]) -> Patch:
+        mode = self._mode
         kinds = [block[0].type for block in blocks]
         *lines, partial = source.split("\n")
         if kinds == ["table_open"] and len(lines) >= 2:
@@ -259,11 +268,13 @@ class _Open:
     def tail(self) -> str:
         """The end of the unfinished line, escaped."""
         kept: list[str] = []
+        missing = TAIL_CHARS
         for piece in reversed(self.partial):
-            kept.insert(0, piece)
-            if sum(map(len, kept)) >= TAIL_CHARS:
+            kept.append(piece)
+            missing -= len(piece)
+            if missing <= 0:
                 break
-        return str(escape("".join(kept)[-TAIL_CHARS:]))
+        return str(escape("".join(reversed(kept))[-TAIL_CHARS:]))
 
 
 def _with_caret(html: str) -> str:
