@@ -43,18 +43,19 @@ def test_a_second_turn_is_told_all_that_came_before(journey: Journey) -> None:
 
 
 def test_every_region_of_a_turn_reaches_the_page_and_the_store_alike(journey: Journey) -> None:
-    session_id = journey.new_session()
-    tab, other = journey.open(session_id), journey.open(session_id)
-    for wish in ("Use several tools at once", "Make a to-do list", "Think first", "A long answer with code"):
-        run_id = tab.say(wish)
+    """Each wish in a session of its own, all at once."""
+    wishes = ("Use several tools at once", "Make a to-do list", "Think first", "A long answer with code", "An error")
+    tabs = [journey.open(journey.new_session()) for _ in wishes]
+    others = [journey.open(tab.session_id) for tab in tabs]
+    said = [tab.say(wish) for tab, wish in zip(tabs, wishes, strict=True)]
+    for tab, run_id in zip(tabs, said, strict=True):
         tab.wait_end(run_id)
         shown = tab.runs[run_id]
         assert all(tool.ok for tool in shown.tools)
         assert all(todo.status == "completed" for todo in shown.todos)
-    failed = tab.say("Play an error please")
-    tab.wait_end(failed)
-    assert journey.run(failed).state == RunState.FAILED
-    journey.check(session_id, tab, other)
+    assert [journey.run(run_id).state for run_id in said] == [*["completed"] * 4, "failed"]
+    for tab, other in zip(tabs, others, strict=True):
+        journey.check(tab.session_id, tab, other)
 
 
 def test_a_page_reloaded_at_twenty_moments_of_one_turn_misses_and_doubles_nothing(journey: Journey) -> None:

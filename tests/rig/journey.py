@@ -22,7 +22,9 @@ from shared.database import make_engine, make_session_factory, transaction
 from shared.models import ChatMessage, ChatSession, Pause, Run
 from shared.run_state import ACTIVE, FINAL, RunState
 from shared.store import messages as message_store
-from tests.rig.portal import PASSWORD, Portal, run_portal, wait_until
+from shared.store import users
+from shared.tokens import new_token, token_hash
+from tests.rig.portal import Portal, wait_until
 from tests.rig.recorder import RecorderPage
 from tests.rig.redis_server import RedisServer
 
@@ -171,14 +173,15 @@ class Journey:
 
     def add_user(self, name: str, *, role: str = "member") -> dict[str, str]:
         """A new user of a portal with sign-in, as the headers of a program that acts for them."""
-        login, environ = f"{name.lower()}@example.com", self.portal.environ
-        made = run_portal(
-            "user", "add", login, "--name", name, "--role", role, "--password-stdin", environ=environ, text=PASSWORD
-        )
-        assert made.returncode == 0, made.stderr
-        token = run_portal("token", "add", login, "--name", "journey", environ=environ)
-        assert token.returncode == 0, token.stderr
-        return {"Authorization": f"Bearer {token.stdout.strip()}"}
+        secret = new_token()
+        with transaction(self.factory) as db:
+            user = users.create_user(
+                db, login=f"{name.lower()}@example.com", name=name, role=role, password_hash="never used"
+            )
+            users.create_api_token(
+                db, user=user, name="journey", token_hash=token_hash(secret), scopes=("read", "write"), expires_at=None
+            )
+        return {"Authorization": f"Bearer {secret}"}
 
     def post(self, path: str, body: Mapping[str, Any] | None = None, **given: Any) -> httpx.Response:
         return self._web.post(path, json=dict(body or {}), **given)
