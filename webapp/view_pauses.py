@@ -71,6 +71,7 @@ def _ask(pause: Pause, n: int, of: int, viewer: Viewer) -> Ask:
 
 def _approval_note(pause: Approval, may: bool) -> str:
     what = pause.description.strip() or pause.kind
+    what = what[:1].upper() + what[1:]
     who = _("You may decide.") if may else _("Only the owner of the session may decide.")
     return f"{what}{'' if what.endswith(('.', '。', '!', '?')) else '.'} {who}" if what else who
 

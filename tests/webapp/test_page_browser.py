@@ -329,6 +329,19 @@ def test_a_refused_message_keeps_the_text_and_says_why(watched: Watched, portal:
 # ---- approvals, titles, places
 
 
+def test_the_field_has_the_focus_when_a_decision_has_taken_its_buttons_away(
+    watched: Watched, portal: Portal, story: Story
+) -> None:
+    page = go(watched, portal, story.session_id)
+    portal.turn(story.session_id)
+    page.wait_for_selector("#composer-state .btn--stop")
+    page.fill("#text", "later")
+    page.press("#text", "Enter")
+    page.locator("#queue .q").get_by_label("Cancel turn").press("Enter")
+    page.wait_for_selector("#queue", state="hidden")
+    page.wait_for_function("() => document.activeElement.id === 'text'")
+
+
 def test_an_approval_marks_the_tab_and_is_decided_by_one_click(watched: Watched, portal: Portal, story: Story) -> None:
     page = go(watched, portal, story.session_id)
     approval_id = f"ap{story.session_id[:8]}"
