@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from shared import clock, logs
 from shared.database import transaction
 from shared.errors import PlatformError
-from shared.relay.event_log import EventLog
+from shared.relay.event_log import Cursor, EventLog
 from shared.store.session_state import SessionState, states_of
 from webapp.live import states
 from webapp.live.connections import GOING_AWAY, POLICY, Connections
@@ -25,7 +25,8 @@ from webapp.live.standing import note_use, standings
 log = logs.get("webapp.live.watch")
 
 GUARD_S = 2.0
-HEADS_S = 3.0  # with the time of one look surely below 5 s
+HEADS_S = 3.0  # with the time of one look, and of the second, surely below 5 s
+SECOND_HEAD_S = 0.5
 STATES_S = 30.0
 SECOND_LOOK_S = 3.0
 
@@ -105,17 +106,22 @@ class Watch:
                 note_use(db, {connection.principal for connection in used})
 
     def compare_heads(self) -> None:
-        """Have followers read the log where it holds more than they have been given."""
+        """Have followers read the log where it holds more than they have been given. What was appended a moment ago may
+        be on its way, so a second look decides: a follower of a log that has just begun would need a whole snapshot."""
         topics = {topic.session_id: topic for topic in self._hub.topics()}
         if not topics:
             return
+        late: list[tuple[Follower, Cursor]] = []
         for session_id, head in self._log.heads(list(topics)).items():
             topic = topics[session_id]
             if head is None or topic.heard == (head.epoch, head.seq):
                 continue
-            for sink in topic.sinks:
-                if isinstance(sink, Follower) and sink.is_live and sink.position != head:
-                    sink.heal()
+            late += [(sink, head) for sink in topic.sinks if isinstance(sink, Follower) and _is_behind(sink, head)]
+        if not late or self._closing.wait(SECOND_HEAD_S):
+            return
+        for follower, head in late:
+            if _is_behind(follower, head):
+                follower.heal()
 
     def compare_states(self) -> bool:
         """Remember the sessions whose followers were told something else than the database holds; true when any."""
@@ -149,3 +155,8 @@ class Watch:
             topic.session_id: [sink for sink in topic.sinks if isinstance(sink, Follower) and sink.is_live]
             for topic in self._hub.topics()
         }
+
+
+def _is_behind(follower: Follower, head: Cursor) -> bool:
+    at = follower.position
+    return follower.is_live and (at is None or at.epoch != head.epoch or at.seq < head.seq)
