@@ -3,6 +3,7 @@
 'use strict';
 (() => {
   const SHOWN_MS = 6000;
+  const OFFERED_MS = 30000; // one that offers a way back
   const MOST = 3;
   const timed = new WeakSet();
 
@@ -38,7 +39,8 @@
     for (const notice of notices) {
       if (timed.has(notice) || notice.dataset.state === 'failed' || 'unsent' in notice.dataset) continue;
       timed.add(notice);
-      setTimeout(() => { if (!('unsent' in notice.dataset)) notice.remove(); }, SHOWN_MS);
+      const shown_ms = notice.matches('form') ? OFFERED_MS : SHOWN_MS;
+      setTimeout(() => { if (!('unsent' in notice.dataset)) notice.remove(); }, shown_ms);
     }
   });
 })();
