@@ -131,6 +131,19 @@ def test_how_a_stream_ends_decides_the_state(sqlite_desk: Desk, error: str, stat
         assert last.data.detail_id == row.detail_id
 
 
+def test_a_key_in_the_words_of_a_backend_that_gives_up_is_hidden(sqlite_desk: Desk) -> None:
+    """S42, CASES 153: in the database and in what pages are told."""
+    desk = sqlite_desk
+    keys = ("sk-proj-aaaa1111bbbb2222cccc3333", "AKIAABCDEFGH12345678", "abcdefghij0123456789")
+    words = f"bad key {keys[0]} of {keys[1]}, Bearer {keys[2]}, \ud800"
+    run_id = desk.run([{"raise": "BackendRefused", "message": words}])
+    row, answer, last = desk.row(run_id), desk.answer(run_id), desk.events(run_id)[-1]
+    for told in (row.error, answer.error, last.data.message, last.model_dump_json(), str(desk.transcript(run_id))):
+        assert "[redacted]" in told
+        assert not any(key in told for key in keys)
+    assert row.error.startswith("bad key [redacted] of [redacted], Bearer [redacted]")
+
+
 def test_a_stream_without_its_last_item_is_never_a_success(sqlite_desk: Desk) -> None:
     run_id = sqlite_desk.run([{"text": "half an ans"}, {"cut": True}])
     assert (sqlite_desk.state(run_id), sqlite_desk.row(run_id).reason) == ("interrupted", "stream_cut")

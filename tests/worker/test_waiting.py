@@ -13,6 +13,7 @@ from shared.store import runs as run_store
 from tests.worker.conftest import Desk
 from worker.backends import base
 from worker.runs.expiry import expire_due
+from worker.runs.inbox import ShutdownDue
 
 ASKS = [{"text": "May I? "}, {"approval": "rm -rf /tmp/x"}, {"text": " Done."}]
 
@@ -180,6 +181,39 @@ def test_the_end_of_a_run_withdraws_what_it_waits_for(desk: Desk) -> None:
     with pytest.raises(AlreadyDecided):
         answer(desk, pause, note=False, choice="once")
     assert desk.backend.answers == []
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["told", "not told"])
+def test_pages_hear_of_a_decision_that_whoever_took_it_could_not_tell(sqlite_desk: Desk, told: bool) -> None:
+    """The relay was away, or the web process died, between the commit of an answer and its event."""
+    desk = sqlite_desk
+    desk.start_threads()
+    run_id = desk.submit(desk.session(), ASKS)
+    thread = desk.start(run_id)
+    pause = asked(desk, run_id)
+    answer(desk, pause, note=told, choice="once")  # where it tells, the web process appends the event itself
+    thread.join(10)
+    resolved = [e for e in desk.events(run_id) if e.event == "approval.resolved"]
+    if told:
+        assert resolved == []
+    else:
+        assert [(e.data.choice, e.data.by, e.data.reason) for e in resolved] == [("once", "Ada", "answered")]
+
+
+def test_a_decision_that_the_end_of_the_run_overtakes_stands_in_it(desk: Desk) -> None:
+    """P6: the page shows the winner that the database has, not that the question was withdrawn."""
+    run_id = desk.submit(desk.session(), [{"ask_and_go_on": "ls"}, {"block": True}])
+    thread = desk.start(run_id)  # without its threads: it hears of nothing
+    pause = asked(desk, run_id)
+    answer(desk, pause, note=False, choice="once")
+    live = desk.wait(lambda: desk.context.live_runs.get(run_id), what="the run")
+    live.signal(ShutdownDue())
+    thread.join(10)
+    assert desk.state(run_id) == "interrupted"
+    kept = next(item for item in desk.transcript(run_id)["items"] if item["type"] == "approval")
+    assert (kept["choice"], kept["by"], kept["reason"]) == ("once", "Ada", "answered")
+    resolved = [e for e in desk.events(run_id) if e.event == "approval.resolved"]
+    assert [(e.data.choice, e.data.by, e.data.reason) for e in resolved] == [("once", "Ada", "answered")]
 
 
 def test_an_approval_that_was_changed_in_the_database_is_denied(sqlite_desk: Desk) -> None:

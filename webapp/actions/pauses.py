@@ -87,6 +87,8 @@ def _find(db: Session, principal: Principal, session_id: str, pause_id: str, kin
 
 
 def _tell(web: WebContext, pause: Pause, run: Run) -> Answered:
-    announce(web, run.session_id, resolved_event(pause))
-    nudge(web, run.worker_id, Note(run_id=run.id, kind="answer", fence=pause.fence, pause_id=pause.id))
+    """A note without the pause's id lets the worker tell the pages what we could not."""
+    is_told = announce(web, run.session_id, resolved_event(pause))
+    pause_id = pause.id if is_told else None
+    nudge(web, run.worker_id, Note(run_id=run.id, kind="answer", fence=pause.fence, pause_id=pause_id))
     return Answered(pause.id, run.id, pause.choice, pause.answer, pause.by_name)

@@ -35,6 +35,7 @@ from shared.transcript_json import from_json, to_json
 from worker.context import WorkerContext
 from worker.runs import interrupts
 from worker.runs.claim import dispatch
+from worker.runs.expiry import as_decided
 from worker.runs.live_run import LiveRun
 from worker.runs.outcome import Outcome
 from worker.runs.queue_events import queue_events
@@ -146,6 +147,7 @@ def _write_once(
         run = run_store.get(db, live.run_id)
         session = chat_sessions.get(db, live.session_id, with_deleted=True)
         abort_age_s = None if run.abort_requested_at_db is None else db_time(db) - run.abort_requested_at_db
+        pauses = as_decided(db, live.run_id, withdrawn)
     state = RunState(run.state)
     if run.fence != live.fence or state in FINAL:
         raise LeaseLost(live.run_id)
@@ -156,7 +158,7 @@ def _write_once(
         recorder.note(interrupts.abort_requested(live, run.abort_by, abort_age_s))
         facts = replace(facts, abort_by=run.abort_by)
     ended = _end_event(live, final, facts, usage, detail_id, live.fence + takes_away)
-    sealed = _sealed(recorder.transcript, [*withdrawn, ended])
+    sealed = _sealed(recorder.transcript, [*pauses, ended])
     content, packed = answer_text(sealed), to_json(sealed)
     epoch, seq = recorder.cursor
     with transaction(context.factory) as db:
@@ -186,7 +188,7 @@ def _write_once(
         if next_run is not None:
             run_store.mark_dispatched(db, next_run.id)
         waiting = run_store.queue(db, live.session_id) if finished.held or finished.cancelled else []
-        events = [*withdrawn, ended, *queue_events(live.session_id, finished, waiting, session.held_reason)]
+        events = [*pauses, ended, *queue_events(live.session_id, finished, waiting, session.held_reason)]
     return _Written(final, events, next_run, session.warm_worker)
 
 

@@ -52,6 +52,20 @@ def expire_due(context: WorkerContext) -> list[Pause]:
     return [pause for pause, _ in expired]
 
 
+def as_decided(db: Session, run_id: str, withdrawn: list[AnyEvent]) -> list[AnyEvent]:
+    """The events by which a run's open pauses end with it; of those that somebody has decided meanwhile, what was
+    decided."""
+    if not withdrawn:
+        return []
+    decided = {pause.id: resolved_event(pause) for pause in pause_store.of_run(db, run_id) if pause.state != "pending"}
+    return [decided.get(_pause_id(event), event) for event in withdrawn]
+
+
+def _pause_id(event: AnyEvent) -> str:
+    data = event.data
+    return data.clarify_id if isinstance(data, ClarifyResolvedData) else getattr(data, "approval_id", "")
+
+
 def withdrawn_event(session_id: str, run_id: str, fence: int, pause: Approval | Clarification) -> AnyEvent:
     """The event by which a pause ends with its run."""
     if isinstance(pause, Clarification):

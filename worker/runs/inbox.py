@@ -41,9 +41,11 @@ class StopTold:
 
 @dataclass(frozen=True)
 class PauseDecided:
-    """The pause of that id is no longer pending in the database."""
+    """The pause of that id is no longer pending in the database. `is_told`: pages have heard of it, as far as is
+    known."""
 
     pause_id: str
+    is_told: bool = True
 
 
 @dataclass(frozen=True)

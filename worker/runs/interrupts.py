@@ -24,8 +24,12 @@ from worker.runs.live_run import LiveRun
 log = logs.get(__name__)
 
 
-def look(context: WorkerContext, lives: Iterable[LiveRun]) -> None:
-    """Compare these runs with the database and tell each what it must know. Raises Unavailable."""
+def look(context: WorkerContext, lives: Iterable[LiveRun], *, noted: str | None = None) -> None:
+    """Compare these runs with the database and tell each what it must know. Raises Unavailable.
+
+    `noted`: the pause that a note is about. Who decides tells the pages first and then leaves its note, so a decision
+    that no note spoke of may be one that no page was told.
+    """
     by_id = {live.run_id: live for live in lives}
     if not by_id:
         return
@@ -43,7 +47,7 @@ def look(context: WorkerContext, lives: Iterable[LiveRun]) -> None:
     for live in by_id.values():  # its session was deleted for good
         live.lose_lease(taken=True)
     for pause_id in decided:
-        pauses[pause_id].signal(PauseDecided(pause_id))
+        pauses[pause_id].signal(PauseDecided(pause_id, is_told=pause_id == noted))
 
 
 def abort_requested(live: LiveRun, by: str | None, elapsed_s: float) -> AbortStarted:
@@ -89,4 +93,4 @@ class MailboxThread:
     def _take(self, note: Note) -> None:
         live = self._context.live_runs.get(note.run_id)
         if live is not None and note.fence == live.fence:
-            look(self._context, [live])
+            look(self._context, [live], noted=note.pause_id)

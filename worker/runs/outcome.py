@@ -12,7 +12,9 @@ from shared.errors import (
     StreamCut,
 )
 from shared.protocol.events import Usage
+from shared.redaction import redact
 from shared.run_state import EndReason, RunState
+from shared.text import storable
 
 
 @dataclass(frozen=True)
@@ -98,11 +100,12 @@ def of_error(error: BaseException | None) -> Outcome:
 
 
 def _outcome(target: RunState, reason: EndReason | None, error: BackendError) -> Outcome:
+    """The message may hold the backend's own words, and those a key (S42)."""
     return Outcome(
         target,
         reason,
         code=error.code,
-        message=error.message,
+        message=storable(redact(error.message)),
         retryable=error.retryable,
         retry_after_s=error.retry_after_s,
         detail=error.detail,

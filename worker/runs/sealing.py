@@ -33,7 +33,7 @@ from shared.transcript_items import Transcript
 from shared.transcript_json import from_json, to_json
 from worker.context import WorkerContext
 from worker.runs.claim import dispatch
-from worker.runs.expiry import withdrawn_event
+from worker.runs.expiry import as_decided, withdrawn_event
 from worker.runs.joined_log import JoinedLog
 from worker.runs.outcome import WORKER_LOST, Outcome
 from worker.runs.queue_events import queue_events
@@ -65,7 +65,7 @@ def seal(context: WorkerContext, run: Run, outcome: Outcome = WORKER_LOST) -> No
     target = RunState.ABORTED if run.state == RunState.ABORTING else outcome.target
     is_abort = target is RunState.ABORTED
     transcript = Transcript(run_id=run.id) if drained.packed is None else from_json(drained.packed)
-    endings = _endings(run, target, outcome, transcript)
+    endings = _endings(context, run, target, outcome, transcript)
     for event in endings:
         fold(transcript, event)
     with transaction(context.factory) as db:
@@ -178,12 +178,14 @@ def _keep_log(context: WorkerContext, run: Run, epoch: str) -> None:
 # ---- the events
 
 
-def _endings(run: Run, target: RunState, outcome: Outcome, transcript: Transcript) -> list[AnyEvent]:
+def _endings(
+    context: WorkerContext, run: Run, target: RunState, outcome: Outcome, transcript: Transcript
+) -> list[AnyEvent]:
     """How the run and what it waited for end, in the order of their events."""
     fence = run.fence + 1
-    endings: list[AnyEvent] = [
-        withdrawn_event(run.session_id, run.id, fence, pause) for pause in transcript.open_pauses
-    ]
+    withdrawn = [withdrawn_event(run.session_id, run.id, fence, pause) for pause in transcript.open_pauses]
+    with transaction(context.factory, write=False) as db:
+        endings = as_decided(db, run.id, withdrawn)
     envelope: dict[str, Any] = {"session_id": run.session_id, "run_id": run.id, "fence": fence}
     if target is RunState.ABORTED:
         endings.append(AbortCompleted(**envelope, data=AbortData(by=run.abort_by, stage="killed")))

@@ -31,7 +31,7 @@ from worker.backends.base import ApprovalAsked, Backend, Choice, ClarifyAsked
 from worker.context import WorkerContext
 from worker.runs import interrupts
 from worker.runs.expiry import expire_due, withdrawn_event
-from worker.runs.inbox import AnswerFailed
+from worker.runs.inbox import AnswerFailed, PauseDecided
 from worker.runs.live_run import LiveRun
 from worker.runs.recorder import Recorder
 
@@ -93,10 +93,10 @@ class Waiting:
             if waits.asked.key == key:
                 self._decide(pause_id, now, withdraw=True)
 
-    def decided(self, pause_id: str, now: float) -> None:
+    def decided(self, item: PauseDecided, now: float) -> None:
         """The database says that the pause is no longer pending."""
-        if pause_id in self._open:
-            self._decide(pause_id, now)
+        if item.pause_id in self._open:
+            self._decide(item.pause_id, now, is_told=item.is_told)
 
     def tick(self, now: float) -> None:
         """What is due: asking again, deadlines, going back to running."""
@@ -181,8 +181,9 @@ class Waiting:
         except Unavailable:
             self._retry_at = now + RETRY_S
 
-    def _decide(self, pause_id: str, now: float, *, withdraw: bool = False) -> None:
-        """Give the backend what the database says about the pause, once; a pause still pending there stays open."""
+    def _decide(self, pause_id: str, now: float, *, withdraw: bool = False, is_told: bool = True) -> None:
+        """Give the backend what the database says about the pause, once; a pause still pending there stays open. To
+        tell pages of a decision twice changes nothing on them, so what they may have missed is told."""
 
         def read(db: Any) -> Pause:
             if withdraw:
@@ -201,7 +202,7 @@ class Waiting:
         if pause.state != "withdrawn":
             self._respond(waits, pause)
         event = resolved_event(pause)
-        if withdraw:
+        if withdraw or not is_told:
             self._recorder.emit(event)
         else:
             self._recorder.note(event)
