@@ -87,6 +87,8 @@ def test_a_worker_killed_in_mid_text_loses_nothing_and_nothing_is_done_twice(jou
     assert (late["event"], late["code"]) == ("error", "already_decided")
     again = journey.retry(cut)
     assert journey.run(again).retry_of == cut
+    tabs[holds].wait_text(again, 100)
+    assert tabs[holds].ask(event="abort", run_id=again)["event"] == "ack"  # it would take its 9 seconds again
     tabs[holds].wait_end(again, *held)
     assert held_reason(journey, holds) is None
     for session_id, tab in tabs.items():
@@ -167,6 +169,38 @@ def test_redis_frozen_in_mid_text_and_thawed(journey: Journey, redis: RedisServe
     idle_tab.wait_end(next_run)
     journey.check(session_id, tab, other)
     journey.check(idle, idle_tab)
+
+
+def test_subscribers_cut_again_and_again_miss_and_double_nothing(journey: Journey, redis: RedisServer) -> None:
+    """F17."""
+    session_id = journey.new_session()
+    tabs = [journey.open(session_id) for _ in range(3)]
+    run_id = tabs[0].say("stream 300 every 10 ms")
+    for _ in range(8):
+        redis.client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+        time.sleep(0.3)
+    for tab in tabs:
+        tab.wait_end(run_id)
+        assert tab.misfits == 0
+    journey.check(session_id, *tabs)
+
+
+def test_worker_and_redis_killed_together_lose_at_most_the_last_second(journey: Journey, redis: RedisServer) -> None:
+    """RELIABILITY 3: what was only in Redis is gone; all that was saved is there, and it is one turn of text."""
+    session_id = journey.new_session()
+    tab = journey.open(session_id)
+    run_id = tab.say(LONG)
+    tab.wait_text(run_id, 1500)
+    sure = len(tab.text(run_id))
+    time.sleep(1.5)
+    journey.portal.kill("worker")
+    redis.kill()
+    redis.start()
+    run = journey.wait_state(run_id, RunState.INTERRUPTED)
+    assert run.reason == "worker_lost"
+    tab.wait_end(run_id)
+    assert len(journey.text(run_id)) >= sure
+    journey.check(session_id, tab)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
