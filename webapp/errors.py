@@ -9,6 +9,7 @@ from typing import Any
 
 from flask import Flask, Response, g, json, redirect, request, url_for
 from flask_wtf.csrf import CSRFError
+from gunicorn.http.errors import NoMoreData, ParseException
 from pydantic import ValidationError
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
@@ -98,6 +99,8 @@ def problem_of(error: Exception) -> Problem:
     if isinstance(error, HTTPException) and error.code is not None and error.code < 500:
         code = HTTP_CODES.get(error.code, "http_error")
         return Problem(error.code, code, error.description or HTTPStatus(error.code).phrase)
+    if isinstance(error, ParseException | NoMoreData):  # raised where the body is read
+        return Problem(400, "bad_request", "The body of the request is broken, or did not come to its end.")
     original = getattr(error, "original_exception", None)
     if isinstance(original, errors.PlatformError | ValidationError):
         return problem_of(original)

@@ -1,4 +1,4 @@
-"""gunicorn's settings for the web process (STACK 3): one gthread worker, a thread a socket, sockets closed on stop."""
+"""gunicorn's settings for the web process (STACK 3): one worker, a thread a socket, sockets closed on stop."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ LISTEN_FD = "PORTAL_LISTEN_FD"
 SPARE_THREADS = 64  # for pages and API while every socket is taken (RELIABILITY 3, Capacity)
 
 bind = [f"fd://{os.environ[LISTEN_FD]}" if LISTEN_FD in os.environ else f"{_settings.host}:{_settings.port}"]
-worker_class = "gthread"
+worker_class = "webapp.gunicorn_worker.PatientWorker"
 workers = 1
 threads = _settings.max_sockets + SPARE_THREADS
 worker_connections = threads + 500  # kept-alive connections without a request beside the sockets

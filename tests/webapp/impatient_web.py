@@ -1,0 +1,9 @@
+"""The web app in a gunicorn that loses patience with slow clients at once."""
+
+from webapp import gunicorn_worker
+from webapp.wsgi import app
+
+gunicorn_worker.HEAD_LIMIT_S = 1.0
+gunicorn_worker.BODY_LIMIT_S = 2.0
+
+__all__ = ["app"]
