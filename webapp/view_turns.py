@@ -12,6 +12,7 @@ from shared.run_state import FINAL, RunState
 from shared.store import messages as message_store
 from shared.transcript import TextPart, ToolCall, Transcript, answer_text, from_json
 from webapp import render, view_pauses, view_process
+from webapp.errors import told as told_to_people
 from webapp.render import _
 from webapp.view_pauses import Viewer
 from webapp.view_process import Streams
@@ -235,7 +236,8 @@ def ending(t: Transcript, state: RunState, message: ChatMessage | None, run: Run
     return Ending(
         mark=mark_of(state),
         where=_where(t, state, run),
-        sentence=f"{_ended_sentence(sentence)} {kept}".strip() if sentence else kept or _("The agent gave no reason."),
+        sentence=_after_each_other(_ended_sentence(told_to_people(sentence or "")), kept)
+        or _("The agent gave no reason."),
         ran=_ran(t) if state == RunState.INTERRUPTED else (),
         ladder=_ladder(t) if state == RunState.ABORTED else (),
         may_retry=facts.viewer.may_send,
@@ -263,10 +265,15 @@ def _both(one: str, other: str) -> str:
     return _("%(one)s, %(other)s", one=one, other=other) if one and other else one or other
 
 
+def _after_each_other(one: str, other: str) -> str:
+    """Two sentences; after a full-width mark there is no space."""
+    return f"{one}{other}" if one.endswith(("。", "！", "？", "：")) else f"{one} {other}".strip()
+
+
 def _ended_sentence(text: str) -> str:
     """A peer's words, with a full stop where they have no end of their own."""
     text = text.strip()
-    return text if text.endswith((".", "!", "?", ":", "。", "！", "？", "：", "…")) else f"{text}."
+    return text if not text or text.endswith((".", "!", "?", ":", "。", "！", "？", "：", "…")) else f"{text}."
 
 
 def interruption(reason: str) -> str:
@@ -286,10 +293,12 @@ def interruption(reason: str) -> str:
 def _what_is_kept(t: Transcript, state: RunState) -> str:
     has_text = any(isinstance(item, TextPart) and item.length for item in t.items)
     if state == RunState.INTERRUPTED:
-        kept = _("The text above is kept.") + " " if has_text else ""
+        kept = _("The text above is kept.") if has_text else ""
         if t.tools:
-            return kept + _("It was not started again by itself, because these tools had already run:")
-        return kept + _("It was not started again by itself. No tool had run.")
+            again = _("It was not started again by itself, because these tools had already run:")
+        else:
+            again = _("It was not started again by itself. No tool had run.")
+        return _after_each_other(kept, again)
     if state == RunState.ABORTED:
         note = (t.end.note or "") if t.end is not None else ""
         kept = _("Text and tools are kept.") if has_text or t.tools else _("Nothing was sent yet.")

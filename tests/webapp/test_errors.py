@@ -64,6 +64,10 @@ def test_every_error_of_ours_is_in_the_table() -> None:
             "Use at least 12 characters; a few words together are easy to remember.",
             "至少使用 12 个字符；几个词连在一起就很好记。",
         ),
+        (
+            "The process that ran this turn is gone. What it had brought is kept; nothing was sent a second time.",
+            "运行这一轮的进程已不在。已得到的内容都保留，没有任何内容被发送第二次。",
+        ),
         ("Something {} that 3 translators {0} forgot", "Something {} that 3 translators {0} forgot"),
     ],
 )
