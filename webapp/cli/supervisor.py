@@ -109,7 +109,15 @@ class Supervisor:
         )
         self._set_environ()
         commands = procfile.read_procfile(procfile.find_procfile())
-        _, _, prepared = await asyncio.gather(self._start_redis(), self._start_demo(), self._prepare())
+        prepare = asyncio.create_task(self._prepare())
+        steps = (asyncio.create_task(self._start_redis()), asyncio.create_task(self._start_demo()), prepare)
+        try:
+            await asyncio.gather(*steps)
+        finally:  # when one has failed the others still hold processes: they end before the loop does
+            for step in steps:
+                step.cancel()
+            await asyncio.gather(*steps, return_exceptions=True)
+        prepared = prepare.result()
         self._write_record()
         for role in ("web", "worker"):
             self._keep(role, commands.pop(role), listener=self._listener if role == "web" else None)
