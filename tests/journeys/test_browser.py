@@ -196,3 +196,17 @@ def test_many_turns_with_every_region_look_alike_live_and_after_a_reload(chromiu
         person.reload()
         person.wait_live()
         person.check()
+
+
+def test_always_allow_asks_for_a_reason_first(chromium: Chromium, journey: Journey) -> None:
+    """S20: `always` needs the owner's reason; the page asks for it instead of failing."""
+    session_id = journey.new_session()
+    with browser_at(chromium, journey, session_id) as person:
+        run_id = person.say("Do something that needs approval")
+        person.page.click(".ask .always summary")
+        person.page.fill('.ask .always input[name="reason"]', "it is our own build folder")
+        person.page.click(".ask .always button")
+        person.wait_end(run_id)
+        [pause] = journey.pauses_of(session_id)
+        assert (pause.choice, pause.reason) == ("always", "it is our own build folder")
+        person.check()
