@@ -4,7 +4,9 @@ Write in `transaction(factory)`: on SQLite only such a transaction takes the wri
 2.2), so that it waits for other writers instead of failing half-way. Driver errors leave this module as ours.
 """
 
+import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -108,11 +110,25 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
     connection.isolation_level = None  # the driver begins nothing by itself: see _begin_sqlite
     cursor = connection.cursor()
     cursor.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT_S * 1000)}")
-    cursor.execute("PRAGMA journal_mode = WAL")
+    _use_wal(cursor)
     cursor.execute("PRAGMA synchronous = NORMAL")
     cursor.execute("PRAGMA foreign_keys = ON")
     cursor.execute("PRAGMA journal_size_limit = 67108864")
     cursor.close()
+
+
+def _use_wal(cursor: sqlite3.Cursor) -> None:
+    # The change of a new file to WAL does not heed the busy timeout: where two processes make it at once, SQLite calls
+    # one of them busy at once. Where the file is changed already, this only reads.
+    give_up = time.monotonic() + BUSY_TIMEOUT_S
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > give_up:
+                raise
+        time.sleep(0.01)
 
 
 def _begin_sqlite(connection: Connection) -> None:

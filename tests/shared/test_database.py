@@ -61,6 +61,19 @@ def test_migrating_down_and_up_again_works(database_url: str) -> None:
     engine.dispose()
 
 
+def test_several_processes_may_open_a_new_file_at_once(tmp_path: Path) -> None:
+    # Each of 40 files is new: the change to WAL is where two of them meet (without a second try some 4 in 100 fail).
+    def open_it(path: Path) -> None:
+        engine = make_engine(f"sqlite:///{path}")
+        with engine.connect() as connection:
+            assert connection.execute(text("PRAGMA journal_mode")).scalar_one() == "wal"
+        engine.dispose()
+
+    for number in range(40):
+        path = tmp_path / f"{number}.db"
+        assert at_once(*[lambda path=path: open_it(path)] * 8) == [None] * 8
+
+
 def test_several_processes_may_migrate_at_once(database_url: str) -> None:
     assert at_once(*[lambda: migrate(database_url)] * 4) == [None] * 4
     engine = make_engine(database_url)

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from typing import Any
 
 import redis
 
@@ -9,7 +10,8 @@ import redis
 def publish_to_subscriber(socket_path: str, rounds: int = 500) -> list[float]:
     """Milliseconds from PUBLISH to a raw subscriber on another thread's connection, one message at a time."""
     publisher = redis.Redis(unix_socket_path=socket_path)
-    listener = redis.Redis(unix_socket_path=socket_path).pubsub(ignore_subscribe_messages=True)
+    client: Any = redis.Redis(unix_socket_path=socket_path)  # its pubsub has no types
+    listener = client.pubsub(ignore_subscribe_messages=True)
     listener.subscribe("portal-bench")
     listener.get_message(timeout=1)
     taken: list[float] = []
