@@ -7,9 +7,9 @@ each other.
 import hashlib
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import case, func, select, update
+from sqlalchemy import bindparam, case, func, select, update
 from sqlalchemy.orm import Session
 
 from shared import clock, ids
@@ -18,7 +18,7 @@ from shared.errors import Conflict, LeaseLost, NotFound, QueueFull
 from shared.models import ChatMessage, ChatSession, Run, User
 from shared.run_state import RunState
 from shared.store import messages
-from shared.store.run_moves import active, get, move, state_and_fence
+from shared.store.run_moves import active, get, is_queued, move, state_and_fence
 from shared.titles import title_from
 
 
@@ -45,16 +45,21 @@ def hash_body(**fields: Any) -> str:
 
 def lock(db: Session, session_id: str) -> ChatSession:
     """The session, its row locked until the end of the transaction and read anew. Raises NotFound."""
-    wanted = (
-        select(ChatSession)
-        .where(ChatSession.id == session_id)
-        .with_for_update(key_share=True)
-        .execution_options(populate_existing=True)
-    )
-    session = db.scalars(wanted).one_or_none()
+    session = db.scalars(_LOCKED, {"session_id": session_id}).one_or_none()
     if session is None:
         raise NotFound("There is no such session.")
     return session
+
+
+# Asked with every turn that is submitted: put together once, SQLAlchemy knows them again.
+_LOCKED: Final = (
+    select(ChatSession)
+    .where(ChatSession.id == bindparam("session_id"))
+    .with_for_update(key_share=True)
+    .execution_options(populate_existing=True)
+)
+_BY_KEY: Final = select(Run).where(Run.session_id == bindparam("session_id"), Run.queue_id == bindparam("queue_id"))
+_LENGTH: Final = select(func.count()).where(Run.session_id == bindparam("session_id"), is_queued())
 
 
 # ---- reading
@@ -62,7 +67,7 @@ def lock(db: Session, session_id: str) -> ChatSession:
 
 def queue(db: Session, session_id: str) -> list[Run]:
     """The runs that wait, in the order in which they will start."""
-    wanted = select(Run).where(Run.session_id == session_id, Run.state == RunState.QUEUED).order_by(Run.position)
+    wanted = select(Run).where(Run.session_id == session_id, is_queued()).order_by(Run.position)
     return list(db.scalars(wanted))
 
 
@@ -71,7 +76,7 @@ def head(db: Session, session_id: str) -> Run | None:
     wanted = (
         select(Run)
         .join(ChatSession, ChatSession.id == Run.session_id)
-        .where(Run.session_id == session_id, Run.state == RunState.QUEUED)
+        .where(Run.session_id == session_id, is_queued())
         .where(ChatSession.held_reason.is_(None), ChatSession.deleted_at.is_(None))
         .order_by(Run.position)
         .limit(1)
@@ -88,12 +93,11 @@ def by_queue_id(db: Session, session_id: str, queue_id: str) -> Run:
 
 
 def _find(db: Session, session_id: str, queue_id: str) -> Run | None:
-    return db.scalars(select(Run).where(Run.session_id == session_id, Run.queue_id == queue_id)).one_or_none()
+    return db.scalars(_BY_KEY, {"session_id": session_id, "queue_id": queue_id}).one_or_none()
 
 
 def _queue_length(db: Session, session_id: str) -> int:
-    wanted = select(func.count()).where(Run.session_id == session_id, Run.state == RunState.QUEUED)
-    return db.execute(wanted).scalar_one()
+    return db.execute(_LENGTH, {"session_id": session_id}).scalar_one()
 
 
 # ---- submitting
@@ -116,9 +120,11 @@ def enqueue(
     background: bool = False,
     max_iterations: int | None = None,
     retry_of: str | None = None,
+    dispatched: bool = False,
 ) -> Enqueued:
     """Insert a queued run and the user's message, or find the run of the same key and body.
 
+    `dispatched`: where it starts at once, note that its task was sent, as the caller does after the commit.
     Raises Conflict `queue_id_reused` for the same key with another body, QueueFull when `limit` runs wait already.
     """
     session = lock(db, session.id)
@@ -130,6 +136,7 @@ def enqueue(
     waiting = _queue_length(db, session.id)
     if waiting >= limit:
         raise QueueFull(f"{waiting} turns wait in this session already. Wait for one, or cancel one.")
+    is_next = not waiting and session.held_reason is None and active(db, session.id) is None
     run = Run(
         id=ids.new_id(),
         session_id=session.id,
@@ -138,6 +145,8 @@ def enqueue(
         body_hash=body_hash,
         state=RunState.QUEUED.value,
         queued_at_db=db_now(),
+        dispatched_at_db=db_now() if is_next and dispatched else None,
+        dispatches=int(is_next and dispatched),
         retry_of=retry_of,
         user_id=user.id,
         user_name=user.name,
@@ -157,9 +166,7 @@ def enqueue(
     titled = not session.title and not session.title_edited
     if titled:
         session.title = title_from(input)
-    db.flush()
     message = messages.add_question(db, run, text=input, blocks=blocks)
-    is_next = not waiting and session.held_reason is None and active(db, session.id) is None
     return Enqueued(run, message, True, 0 if is_next else waiting + 1, waiting + 1, session.held_reason, titled)
 
 
@@ -220,7 +227,7 @@ def move_queued(db: Session, session_id: str, queue_id: str, place: int) -> list
     waiting = list(
         db.scalars(
             select(Run)
-            .where(Run.session_id == session_id, Run.state == RunState.QUEUED)
+            .where(Run.session_id == session_id, is_queued())
             .order_by(Run.position)
             .with_for_update(key_share=True)
             .execution_options(populate_existing=True)
@@ -295,7 +302,7 @@ def release_queue(db: Session, session_id: str) -> bool:
     since = case((Run.queued_at_db > held_since, Run.queued_at_db), else_=held_since)
     db.execute(
         update(Run)
-        .where(Run.session_id == session_id, Run.state == RunState.QUEUED)
+        .where(Run.session_id == session_id, is_queued())
         .values(held_seconds=Run.held_seconds + db_now() - since)
         .execution_options(synchronize_session=False)
     )

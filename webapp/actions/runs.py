@@ -168,6 +168,7 @@ def _enqueue(
             body_hash=body_hash,
             limit=web.settings.max_queue_per_session,
             retry_of=retry_of,
+            dispatched=True,
             **turn,  # type: ignore[arg-type]
         )
         first = done.created and goes_first
@@ -175,7 +176,6 @@ def _enqueue(
             runs.move_queued(db, session_id, queue_id, 1)
             runs.release_queue(db, session_id)
             done = replace(done, place=0, held=None)
-        if done.created and done.place == 0:
             runs.mark_dispatched(db, done.run.id)
         queue = queue_of(db, session_id) if first else None
         return _Accepted(done, session.title if done.titled else None, queue, session.warm_worker)
