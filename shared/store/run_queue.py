@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import bindparam, case, func, select, update
+from sqlalchemy import bindparam, case, exists, func, select, update
 from sqlalchemy.orm import Session
 
 from shared import clock, ids
@@ -18,7 +18,7 @@ from shared.errors import Conflict, LeaseLost, NotFound, QueueFull
 from shared.models import ChatMessage, ChatSession, Run, User
 from shared.run_state import RunState
 from shared.store import messages
-from shared.store.run_moves import active, get, is_queued, move, state_and_fence
+from shared.store.run_moves import active, get, is_active, is_queued, move, state_and_fence
 from shared.titles import title_from
 
 
@@ -59,7 +59,17 @@ _LOCKED: Final = (
     .execution_options(populate_existing=True)
 )
 _BY_KEY: Final = select(Run).where(Run.session_id == bindparam("session_id"), Run.queue_id == bindparam("queue_id"))
-_LENGTH: Final = select(func.count()).where(Run.session_id == bindparam("session_id"), is_queued())
+_STANDING: Final = select(
+    select(Run.id)
+    .where(Run.session_id == bindparam("session_id"), Run.queue_id == bindparam("queue_id"))
+    .scalar_subquery()
+    .label("known"),
+    select(func.count())
+    .where(Run.session_id == bindparam("session_id"), is_queued())
+    .scalar_subquery()
+    .label("waiting"),
+    exists().where(Run.session_id == bindparam("session_id"), is_active()).label("one_runs"),
+)
 
 
 # ---- reading
@@ -96,10 +106,6 @@ def _find(db: Session, session_id: str, queue_id: str) -> Run | None:
     return db.scalars(_BY_KEY, {"session_id": session_id, "queue_id": queue_id}).one_or_none()
 
 
-def _queue_length(db: Session, session_id: str) -> int:
-    return db.execute(_LENGTH, {"session_id": session_id}).scalar_one()
-
-
 # ---- submitting
 
 
@@ -130,13 +136,12 @@ def enqueue(
     session = lock(db, session.id)
     if session.deleted_at is not None:
         raise NotFound("There is no such session.")
-    known = _find(db, session.id, queue_id)
+    known, waiting, one_runs = db.execute(_STANDING, {"session_id": session.id, "queue_id": queue_id}).one()
     if known is not None:
-        return _known(db, session, known, body_hash)
-    waiting = _queue_length(db, session.id)
+        return _known(db, session, get(db, known), body_hash)
     if waiting >= limit:
         raise QueueFull(f"{waiting} turns wait in this session already. Wait for one, or cancel one.")
-    is_next = not waiting and session.held_reason is None and active(db, session.id) is None
+    is_next = not waiting and session.held_reason is None and not one_runs
     run = Run(
         id=ids.new_id(),
         session_id=session.id,

@@ -236,7 +236,7 @@ def abort(web: WebContext, principal: Principal, session_id: str, run_id: str | 
     """Ask for the end of a run; without `run_id` of the one that is active. A waiting run is cancelled, one that has
     ended stays as it is. Raises NotFound, Forbidden, Conflict (`nothing_runs`)."""
 
-    def work(db: Session) -> tuple[Run, RunState, RunState, Queue]:
+    def work(db: Session) -> tuple[Run, RunState, RunState, Queue | None]:
         rights.require(db, principal, "abort", session_id)
         run = runs.active(db, session_id) if run_id is None else _of_session(db, session_id, run_id)
         if run is None:
@@ -249,10 +249,11 @@ def abort(web: WebContext, principal: Principal, session_id: str, run_id: str | 
                 db, "run_aborted", user=user, address=principal.address, session_id=session_id, run_id=run.id,
                 state=before.value,
             )  # fmt: skip
-        return run, before, after, queue_of(db, session_id)
+        was_waiting = after == RunState.CANCELLED and before != after
+        return run, before, after, queue_of(db, session_id) if was_waiting else None
 
     run, before, after, queue = in_transaction(web.factory, work)
-    if after == RunState.CANCELLED and before != after:
+    if queue is not None:
         announce(web, session_id, *cancelled_events([run], principal.name), queue.event())
         wake_head(web, session_id)
     elif after == RunState.ABORTING:
