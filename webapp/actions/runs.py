@@ -225,6 +225,7 @@ def _queued_event(session_id: str, done: runs.Enqueued) -> RunQueued:
             input=done.run.input[:SHOWN_INPUT_CHARS],
             by=done.run.user_name,
             number=done.run.position,
+            retry_of=done.run.retry_of,
         ),
     )
 
