@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from shared import clock
@@ -149,6 +150,13 @@ def request_abort(db: Session, run_id: str, *, by_name: str | None, reason: EndR
             continue  # it moved on meanwhile: look again
         return RunState.ABORTING
     raise Conflict("The run changes too fast. Try again.")
+
+
+def stop_all_of_user(db: Session, user_id: str, *, by_name: str | None) -> tuple[int, int]:
+    """As `stop_all`, for what one user has submitted in whatever session: how many waited, and how many ran."""
+    wanted = select(Run.id).where(Run.user_id == user_id, Run.state.not_in([state.value for state in FINAL]))
+    after = [request_abort(db, run_id, by_name=by_name) for run_id in db.scalars(wanted).all()]
+    return after.count(RunState.CANCELLED), after.count(RunState.ABORTING)
 
 
 def stop_all(db: Session, session_id: str, *, by_name: str | None) -> list[Run]:

@@ -4,7 +4,7 @@
 what janitors look for.
 """
 
-from shared.store.run_endings import MAX_STARTS, Finished, finish, request_abort, stop_all
+from shared.store.run_endings import MAX_STARTS, Finished, finish, request_abort, stop_all, stop_all_of_user
 from shared.store.run_moves import (
     active,
     begin,
@@ -71,6 +71,7 @@ __all__ = [
     "save_progress",
     "state_and_fence",
     "stop_all",
+    "stop_all_of_user",
     "to_dispatch",
     "too_old",
     "unclaimed",

@@ -11,7 +11,7 @@ from shared.errors import LeaseLost, NotFound
 from shared.models import Run
 from shared.run_state import ACTIVE, FINAL, EndReason, RunState
 from shared.store import chat_sessions, messages, pauses, runs
-from tests.factories import a_queued_run, a_run, a_session
+from tests.factories import a_queued_run, a_run, a_session, a_user
 
 S = RunState
 
@@ -208,6 +208,20 @@ def test_stopping_a_session_cancels_what_waits_and_aborts_what_runs(db: Session)
     waiting = [a_queued_run(db, session) for _ in range(2)]
     assert {run.id for run in runs.stop_all(db, session.id, by_name="Ann")} == {r.id for r in [running, *waiting]}
     assert [run.state for run in [running, *waiting]] == [S.ABORTING, S.CANCELLED, S.CANCELLED]
+
+
+def test_all_of_one_user_is_stopped_and_nothing_of_another(db: Session) -> None:
+    ada, bob = a_user(db, login="ada"), a_user(db, login="bob")
+    hers, other = a_session(db, owner=ada), a_session(db, owner=ada)
+    running, waiting = a_run(db, hers), a_queued_run(db, hers)
+    elsewhere = a_queued_run(db, other)
+    ended = a_run(db, other, state=RunState.COMPLETED)
+    his = a_queued_run(db, a_session(db, owner=bob))
+    assert runs.stop_all_of_user(db, ada.id, by_name="Ann") == (2, 1)
+    assert [runs.get(db, run.id).state for run in (running, waiting, elsewhere, ended, his)] == [
+        "aborting", "cancelled", "cancelled", "completed", "queued",
+    ]  # fmt: skip
+    assert runs.stop_all_of_user(db, ada.id, by_name="Ann") == (0, 1)
 
 
 def test_an_unknown_run_is_not_found(db: Session) -> None:

@@ -60,6 +60,14 @@ def mine(web: Web) -> Mine:
 # ---- submitting
 
 
+def test_who_was_shut_out_meanwhile_submits_nothing(mine: Mine) -> None:
+    with transaction(mine.web.factory) as db:
+        users.get(db, mine.user.id).disabled = True
+    with pytest.raises(errors.Forbidden):
+        mine.submit()
+    assert tasks(mine.web) == []
+
+
 def test_a_turn_is_committed_then_told_then_sent(mine: Mine) -> None:
     done = mine.submit("What is new?", model="small", instructions="Be brief")
     run = mine.run(done.run_id)

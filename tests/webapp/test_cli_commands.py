@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from shared.database import make_engine, make_session_factory, transaction
+from shared.store import users
+from tests.factories import a_queued_run, a_session
 from tests.rig.portal import PASSWORD, clean_environ, run_portal
 from tests.rig.redis_server import RedisServer, binary
 from webapp.cli.main import COMMANDS, portal
@@ -170,6 +173,17 @@ def test_the_only_administrator_cannot_be_shut_out(migrated: Environ) -> None:
     assert run_portal("user", "disable", "ada@example.com", environ=migrated).returncode == 0
     assert rows(migrated, "SELECT disabled FROM user WHERE login LIKE 'ada%'") == [(1,)]
     assert run_portal("user", "disable", "--undo", "ada@example.com", environ=migrated).returncode == 0
+
+
+def test_who_is_shut_out_has_no_turn_that_goes_on(migrated: Environ) -> None:
+    add_user(migrated, "ada@example.com")
+    factory = make_session_factory(make_engine(f"sqlite:///{migrated['PORTAL_DATA_DIR']}/portal.db"))
+    with transaction(factory) as db:
+        ada = users.by_login(db, "ada@example.com")
+        run = a_queued_run(db, a_session(db, owner=ada))
+    done = run_portal("user", "disable", "ada@example.com", environ=migrated)
+    assert done.stdout == "ada@example.com is shut out. Turns of theirs: 1 withdrawn, 0 being stopped.\n"
+    assert rows(migrated, f"SELECT state FROM run WHERE id = '{run.id}'") == [("cancelled",)]
 
 
 def test_a_reset_changes_the_hash_and_ends_sign_ins(migrated: Environ) -> None:

@@ -159,10 +159,13 @@ def _enqueue(
         session = rights.require(db, principal, "send", session_id)
         if session.status == "ARCHIVED":
             raise errors.Conflict("This session is archived. Bring it back to go on.", code="session_archived")
+        user = users.get(db, principal.user_id)
+        if user.disabled:  # shut out since the request began
+            raise errors.Forbidden("Your account is shut out.")
         done = runs.enqueue(
             db,
             session=session,
-            user=users.get(db, principal.user_id),
+            user=user,
             source=source or session.source,
             queue_id=queue_id,
             body_hash=body_hash,

@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 
 from shared.errors import Conflict, InvalidCommand
 from shared.models import User
-from shared.store import audit, users
+from shared.store import audit, runs, users
 from webapp import passwords
 from webapp.cli.command_database import command_database, user_by_login
 
@@ -67,20 +67,24 @@ def list_users() -> None:
 @click.argument("login")
 @click.option("--undo", is_flag=True, help="Let the user in again.")
 def disable(login: str, undo: bool) -> None:
-    """Shut a user out: ends every sign-in and refuses every token; nothing of theirs is deleted.
+    """Shut a user out: ends every sign-in, refuses every token, withdraws turns of theirs that wait and stops those
+    that run. Nothing of theirs is deleted.
 
     \b
     Example:
       portal user disable ada@example.com
     """
+    stopped = ""
     with command_database() as db:
         found = user_by_login(db, login)
         if not undo:
             _keep_an_administrator(db, found)
             users.end_all_of_user(db, found)
+            waited, ran = runs.stop_all_of_user(db, found.id, by_name=VIA)
+            stopped = f" Turns of theirs: {waited} withdrawn, {ran} being stopped." if waited or ran else ""
         found.disabled = not undo
         audit.record(db, "user_enabled" if undo else "user_disabled", user=found, via=VIA)
-    click.echo(f"{found.login} {'may sign in again' if undo else 'is shut out'}.")
+    click.echo(f"{found.login} {'may sign in again' if undo else 'is shut out'}.{stopped}")
 
 
 @user.command()
