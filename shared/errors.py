@@ -120,6 +120,12 @@ class BackendUnavailable(BackendError):
     code = "backend_unavailable"
 
 
+class StartFailed(BackendUnavailable):
+    """The backend's process cannot be started; to ask again at once would bring the same."""
+
+    code = "start_failed"
+
+
 class BackendTimeout(BackendError):
     code = "backend_timeout"
 

@@ -19,6 +19,11 @@ def language_model(db: Session, name: str) -> LanguageModel | None:
     return db.scalars(wanted.order_by((LanguageModel.name == name).desc()).limit(1)).one_or_none()
 
 
+def default_language_model(db: Session) -> LanguageModel | None:
+    """What answers where nobody chose a model; None: what the backend is configured for."""
+    return db.scalars(select(LanguageModel).where(LanguageModel.is_default).limit(1)).one_or_none()
+
+
 def put_language_model(
     db: Session,
     *,

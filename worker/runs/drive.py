@@ -348,6 +348,7 @@ class Drive:
             model=None if self._begun.model is None else storable(redaction.redact(self._begun.model)),
             backend_run_id=self._begun.backend_run_id,
             backend_session_id=self._backend_session_id,
+            holds_session=self._begun.holds_session,
             tools=tuple(self._tools.already_run()),
             abort_by=self._abort.by if self._abort is not None else None,
             abort_at=self._abort_at if self._abort is not None else None,
