@@ -5,16 +5,20 @@ Nothing past this file branches on the kind of a backend. Backends are made on f
 
 import threading
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
 from sqlalchemy.orm import Session, sessionmaker
 
 from shared.database import transaction
 from shared.errors import BackendRefused
+from shared.models import Profile
 from shared.settings import Settings
 from shared.store import catalogue
 from worker.backends.base import Backend
+from worker.backends.bridge.backend import BridgeBackend
 from worker.backends.gateway.backend import GatewayBackend
 
 
@@ -23,6 +27,20 @@ class Closable(Protocol):
     """A backend that holds connections or children until its process ends."""
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class HoldsAgents(Protocol):
+    """A backend that keeps agents warm in processes of its own; what operators may do with them."""
+
+    def describe(self) -> list[dict[str, Any]]:
+        """One for each process: `profile, state, pid, endpoint, memory_mb, sessions, busy, idle`, as far as known."""
+
+    def restart(self, *, at_once: bool) -> int:
+        """Have a new process take the turns from now on; gives how many turns run in the old one."""
+
+    def drop_session(self, session_id: str) -> bool:
+        """Forget what is held of a session; False when nothing was."""
 
 
 class Backends:
@@ -56,14 +74,21 @@ class Backends:
         with self._lock:
             return sorted({backend.name for backend in self._made.values()})
 
+    def holding_agents(self, profile: str | None = None) -> list[HoldsAgents]:
+        """Those made so far, of one profile if it is given."""
+        with self._lock:
+            made = [backend for (_, whose), backend in self._made.items() if profile is None or whose == profile]
+        return [backend for backend in made if isinstance(backend, HoldsAgents)]
+
     def close(self) -> None:
-        """The process ends."""
+        """The process ends: all are closed at the same time, since each may have a child to wait for."""
         with self._lock:
             made = list(self._made.values())
             self._made.clear()
-        for backend in made:
-            if isinstance(backend, Closable):
-                backend.close()
+        closable = [backend for backend in made if isinstance(backend, Closable)]
+        if closable:
+            with ThreadPoolExecutor(len(closable), thread_name_prefix="close") as pool:
+                list(pool.map(lambda backend: backend.close(), closable))
 
 
 def _gateway(backends: Backends, source: str, profile: str | None) -> Backend:
@@ -104,15 +129,34 @@ def _is_same_server(url: str, configured: str | None) -> bool:
 
 
 def _gateway_of_profile(backends: Backends, profile: str | None) -> str | None:
-    if profile is None:
-        return None
+    return None if profile is None else _profile(backends, profile).gateway_url
+
+
+def _profile(backends: Backends, name: str) -> Profile:
     with transaction(backends.factory, write=False) as db:
-        row = catalogue.profile(db, profile)
+        row = catalogue.profile(db, name)
     if row is None:
-        raise BackendRefused(f"The profile {profile!r} is gone.", retryable=False)
-    return row.gateway_url
+        raise BackendRefused(f"The profile {name!r} is gone.", retryable=False)
+    return row
+
+
+def _bridge(backends: Backends, source: str, profile: str | None) -> Backend:
+    """Hermes' own agent in the home of the profile, else in the configured one."""
+    settings = backends.settings
+
+    def find_home() -> Path:
+        home = None if profile is None else _profile(backends, profile).hermes_home
+        return settings.hermes_home if home is None else Path(home).expanduser()
+
+    def find_key_names() -> list[str]:
+        with transaction(backends.factory, write=False) as db:
+            return [row.key_ref for row in catalogue.language_models(db) if row.key_ref]
+
+    find_home()  # a profile that is not there has no backend
+    return BridgeBackend(settings, find_home, profile=profile, find_key_names=find_key_names)
 
 
 SOURCES: dict[str, Callable[[Backends, str, str | None], Backend]] = {
     "api_server": _gateway,
+    "cli": _bridge,
 }
