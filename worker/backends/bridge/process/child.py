@@ -55,6 +55,7 @@ def main(arguments: list[str]) -> None:
     threading.Thread(target=server.serve, name="server", daemon=True).start()
     if options.spare:
         pool.prepare(ModelSpec())
+        threading.Thread(target=hermes.warm_up, name="warm-up", daemon=True).start()
     told = wire.Ready(event="ready", endpoint=listener.address, pid=os.getpid(), protocol=wire.PROTOCOL)
     ready.write(json.dumps(told).encode() + b"\n")
     ready.flush()

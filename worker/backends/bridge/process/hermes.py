@@ -23,6 +23,13 @@ REBUILDING = (
 )
 """Parts of config.yaml by which an agent is made: when one has changed it is made anew."""
 NO_KEY = "no-key-required"  # what Hermes itself sends to servers that want none
+NEEDED_BY_TURNS = (
+    *("agent.conversation_loop", "agent.chat_completion_helpers", "agent.system_prompt", "agent.turn_finalizer"),
+    *("agent.aux_accounting", "agent.coding_context", "agent.credits_tracker", "agent.display", "agent.prompt_caching"),
+    *("agent.verify_hooks", "agent.verification_stop", "hermes_cli.moa_config", "hermes_cli.profiles"),
+    *("hermes_cli.skin_engine", "openai.resources.chat.completions", "tools.hook_output_spill"),
+)
+"""Modules that Hermes imports in the first turn of a process."""
 
 log = logging.getLogger("portal_bridge")
 
@@ -126,6 +133,14 @@ class Hermes:
         if spec.context_length and not spec.is_default:
             _set_window(agent, spec.context_length)
         return agent
+
+    def warm_up(self) -> None:
+        """What would hold up the first turn of the process: imports, and a look at the machine's tools (1.5 s)."""
+        for name in NEEDED_BY_TURNS:
+            with contextlib.suppress(Exception):  # of another version of Hermes
+                importlib.import_module(name)
+        with contextlib.suppress(Exception):
+            importlib.import_module("tools.env_probe").get_environment_probe_line()
 
     def can_be_adopted(self, agent: Any) -> bool:
         """Whether an agent made for no session may become that of one: nothing in it remembers its id."""

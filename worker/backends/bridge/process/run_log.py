@@ -225,8 +225,9 @@ class RunLog:
                 n, joined_chars = entry.n, joined_chars + len(joined[-1])
                 if joined_chars >= PIECE_CHARS:
                     close_text()
-            elif entry.n > event_cursor:
-                close_text()
+                continue
+            close_text()
+            if entry.n > event_cursor:
                 batch.append(self._line(entry))
                 size += len(batch[-1])
             if size >= BATCH_BYTES:
