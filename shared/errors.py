@@ -146,6 +146,10 @@ class BackendLost(BackendError):
     code = "backend_lost"
 
 
+class BackendKilled(BackendLost):
+    """The backend's process was ended, because this turn did not stop when it was told to."""
+
+
 class StreamCut(BackendLost):
     """The stream ended without its final event."""
 

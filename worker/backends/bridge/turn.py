@@ -4,7 +4,14 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from shared.errors import BackendError, BackendLost, BackendProtocolError, BackendRefused, BackendUnavailable
+from shared.errors import (
+    BackendError,
+    BackendKilled,
+    BackendLost,
+    BackendProtocolError,
+    BackendRefused,
+    BackendUnavailable,
+)
 from shared.settings import Settings
 from worker.backends import base
 from worker.backends.bridge.child import Child
@@ -17,7 +24,7 @@ ASIDE_TIMEOUT_S = 10.0  # of an answer, a stop, a ping
 STORY_S = 2.0  # until a child whose connection broke is known to have ended, and how
 NO_LONGER_OPEN = frozenset({"not_pending", "run_not_found"})
 NOT_NOW = frozenset({"busy", "full", "shutting_down"})
-KILLED = "a turn in it did not stop when it was told to"
+KILLED = "another turn in it did not stop when it was told to"
 
 
 class Stopper:
@@ -32,6 +39,7 @@ class Stopper:
         self._child: Child | None = None
         self._known = threading.Event()
         self._over = threading.Event()
+        self.has_killed = False
 
     def known(self, child: Child) -> None:
         self._child = child
@@ -53,6 +61,7 @@ class Stopper:
 
     def _kill_after_grace(self) -> None:
         if not self._over.wait(self._grace_s) and self._child is not None and still_runs(self._child, self._run_id):
+            self.has_killed = True
             self._child.kill(KILLED)
 
 
@@ -182,6 +191,8 @@ class BridgeTurn:
 
     def _lost(self, *, in_a_line: bool) -> BackendError:
         """Why the connection broke."""
+        if self._stopper.has_killed:
+            return BackendKilled("The turn did not stop when it was told to, so the agent's process was ended.")
         if self._child.gone.wait(STORY_S):
             return BackendLost(
                 f"The agent's process {self._child.story()}. What had come is kept, and nothing was sent twice: "
