@@ -27,13 +27,14 @@ if TYPE_CHECKING:
     from alembic.config import Config
 
 BUSY_TIMEOUT_S: Final = 5.0
+BUSY_LOOK_S: Final = 0.001
 STATEMENT_TIMEOUT_S: Final = 10.0
 POOL_TIMEOUT_S: Final = 10.0
 SQLITE_CONNECTIONS: Final = 100
 POSTGRES_CONNECTIONS: Final = 40  # its default limit is 100, for all processes together
 
 _WRITE = "portal_write"  # execution option of a connection: its transaction will write, or will not
-_READS_ONLY = "portal_reads_only"  # what an SQLite connection was last told
+_PREPARED_FOR = "portal_prepared_for"  # the `_WRITE` that an SQLite connection was last told of
 _SQLITE_FULL = 13
 _SQLITE_NOT_NOW = frozenset({5, 6, 10, 14, 15})  # busy, locked, ioerr, cantopen, protocol
 _DISK_FULL = "53100"
@@ -110,36 +111,44 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
     connection.isolation_level = None  # the driver begins nothing by itself: see _begin_sqlite
     cursor = connection.cursor()
     cursor.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT_S * 1000)}")
-    _use_wal(cursor)
+    # The change of a new file to WAL heeds no busy timeout: of two processes that make it, one is turned away at once.
+    _until_not_busy(lambda: cursor.execute("PRAGMA journal_mode = WAL"))
     cursor.execute("PRAGMA synchronous = NORMAL")
     cursor.execute("PRAGMA foreign_keys = ON")
     cursor.execute("PRAGMA journal_size_limit = 67108864")
     cursor.close()
 
 
-def _use_wal(cursor: sqlite3.Cursor) -> None:
-    # The change of a new file to WAL does not heed the busy timeout: where two processes make it at once, SQLite calls
-    # one of them busy at once. Where the file is changed already, this only reads.
-    give_up = time.monotonic() + BUSY_TIMEOUT_S
-    while True:
-        try:
-            cursor.execute("PRAGMA journal_mode = WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > give_up:
-                raise
-        time.sleep(0.01)
-
-
 def _begin_sqlite(connection: Connection) -> None:
     # A reader that takes the write lock shuts out everybody; a writer that takes it late fails at once when another
     # has written since its first SELECT (SQLITE_BUSY_SNAPSHOT), however long the busy timeout.
     write: bool | None = connection.get_execution_options().get(_WRITE)
-    reads_only = write is False
-    if connection.info.get(_READS_ONLY, False) != reads_only:
-        connection.exec_driver_sql(f"PRAGMA query_only = {int(reads_only)}")
-        connection.info[_READS_ONLY] = reads_only
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+    if connection.info.get(_PREPARED_FOR) != write:
+        connection.exec_driver_sql(f"PRAGMA query_only = {int(write is False)}")
+        connection.exec_driver_sql(f"PRAGMA busy_timeout = {0 if write else int(BUSY_TIMEOUT_S * 1000)}")
+        connection.info[_PREPARED_FOR] = write
+    if write:
+        _until_not_busy(lambda: connection.exec_driver_sql("BEGIN IMMEDIATE"))
+    else:
+        connection.exec_driver_sql("BEGIN")
+
+
+def _until_not_busy(act: Callable[[], object]) -> None:
+    """`act`, again and again for as long as another process has the file.
+
+    SQLite would wait by itself, but it looks again only after up to 100 ms: a process with many writers leaves no gap
+    that is so long, and one turn of another process once waited for a second (50 turns that began at once).
+    """
+    give_up = time.monotonic() + BUSY_TIMEOUT_S
+    while True:
+        try:
+            act()
+            return
+        except (sqlite3.OperationalError, exc.OperationalError) as error:
+            code = getattr(getattr(error, "orig", error), "sqlite_errorcode", None)
+            if code is None or code & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > give_up:
+                raise
+        time.sleep(BUSY_LOOK_S)
 
 
 def _statement_timeout(seconds: float) -> Callable[[Any, Any], None]:

@@ -34,7 +34,10 @@ CONTENT_FIELDS = frozenset(
         *("response", "result", "secret", "text", "thinking", "token", "transcript"),
     }
 )
-NOISY = ("httpx", "httpcore", "urllib3", "markdown_it", "asyncio", "alembic.runtime.plugins")
+NOISY = (
+    *("httpx", "httpcore", "urllib3", "markdown_it", "asyncio", "alembic.runtime.plugins"),
+    *("celery.worker.strategy", "celery.app.trace"),  # that a task came and went: our own lines tell it of its run
+)
 _FIRST: tuple[Any, ...] = (
     structlog.contextvars.merge_contextvars,
     structlog.stdlib.add_log_level,

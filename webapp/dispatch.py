@@ -14,6 +14,7 @@ from shared import logs, task_names
 from shared.database import transaction
 from shared.errors import SettingsError, Unavailable
 from shared.models import Run
+from shared.relay.broker import use_kept_clients
 from shared.relay.connection import celery_url
 from shared.relay.presence import Presence
 from shared.settings import Settings
@@ -29,6 +30,7 @@ def make_celery(settings: Settings) -> Celery:
     """A Celery app that can send and knows no task. Raises SettingsError without a Redis."""
     if settings.redis_url is None:
         raise SettingsError("REDIS_URL: is not set; `portal up` starts a Redis of its own and gives it")
+    use_kept_clients()
     app = Celery("portal-web", broker=celery_url(settings.redis_url.get_secret_value()), set_as_current=False)
     app.conf.update(
         accept_content=["json"],

@@ -2,11 +2,13 @@
 
 import gettext
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
 
+from babel.messages.mofile import read_mo
 from flask import Flask, Response, g, json, redirect, request, url_for
 from flask_wtf.csrf import CSRFError
 from gunicorn.http.errors import NoMoreData, ParseException
@@ -46,7 +48,8 @@ STATUS: dict[type[errors.PlatformError], int] = {
 HTTP_CODES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "too_large", 415: "not_json"}
 PAGES_BELOW_API = ("/api/docs",)
 PAUSE_QUEUE_FULL_S = 5
-_NUMBER = re.compile(r"\d+")
+SAYS = " It says: "  # before a peer's own words, at the end of a sentence
+LONGEST_TRANSLATED_CHARS = 2_000
 DRAIN_LIMIT_BYTES = 32 << 20  # of a body that is refused, so that the client hears the answer and not a reset
 
 
@@ -110,19 +113,40 @@ def problem_of(error: Exception) -> Problem:
 
 
 def told(detail: str) -> str:
-    """`detail` in the reader's language. The catalogue `errors` holds sentences with numbers as `Wait {} s.`"""
+    """`detail` in the reader's language; what no sentence of the catalogue `errors` fits stays as it is.
+
+    A sentence there has `{}` for each part that varies: a number, an address, a peer's own words.
+    """
     sentences = _sentences(reader().locale)
-    translated = sentences.gettext(detail)
-    if translated != detail:
-        return translated
-    pattern = _NUMBER.sub("{}", detail)
-    translated = sentences.gettext(pattern)
-    return detail if translated == pattern else translated.format(*_NUMBER.findall(detail))
+    if detail in sentences.whole:
+        return sentences.whole[detail]
+    if len(detail) > LONGEST_TRANSLATED_CHARS:
+        return detail
+    for pattern, translated in sentences.patterns:
+        if (found := pattern.fullmatch(detail)) is not None:
+            return translated.format(*map(told, found.groups()))
+    head, said, words = detail.partition(SAYS)
+    return told(head) + sentences.whole.get(SAYS, SAYS) + words if said else detail
+
+
+@dataclass(frozen=True)
+class _Sentences:
+    """`patterns`: those with parts that vary, the ones with most words of their own first."""
+
+    whole: Mapping[str, str]
+    patterns: Sequence[tuple[re.Pattern[str], str]]
 
 
 @lru_cache(maxsize=len(LOCALES))
-def _sentences(locale: str) -> gettext.NullTranslations:
-    return gettext.translation("errors", HERE / "translations", languages=[locale], fallback=True)
+def _sentences(locale: str) -> _Sentences:
+    path = gettext.find("errors", HERE / "translations", languages=[locale])
+    if path is None:
+        return _Sentences({}, ())
+    with open(path, "rb") as file:
+        messages = {str(m.id): str(m.string) for m in read_mo(file) if m.id and m.string}
+    varied = sorted((english for english in messages if "{}" in english), key=len, reverse=True)
+    patterns = [(re.compile("(.*?)".join(map(re.escape, e.split("{}"))), re.DOTALL), messages[e]) for e in varied]
+    return _Sentences(messages, patterns)
 
 
 def register(app: Flask) -> None:

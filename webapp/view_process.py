@@ -12,6 +12,7 @@ from markupsafe import Markup
 from shared.run_state import RunState
 from shared.transcript import Approval, Compression, TextPart, ToolCall, Transcript
 from webapp import render
+from webapp.errors import told
 from webapp.markdown import StreamingMarkdown, render_markdown
 from webapp.render import _, counted, url
 from webapp.views import (
@@ -139,7 +140,7 @@ def status(t: Transcript, state: RunState, now: datetime) -> Status | None:
     if t.open_pauses:
         is_approval = isinstance(t.open_pauses[0], Approval)
         return Status(_("Waits for a decision") if is_approval else _("Waits for an answer"), since)
-    return Status(t.status or _doing(t), since)
+    return Status(told(t.status) if t.status else _doing(t), since)
 
 
 def _stopping(t: Transcript) -> str:

@@ -10,6 +10,7 @@ from kombu import Exchange, Queue  # type: ignore[attr-defined]
 
 from shared import task_names
 from shared.errors import SettingsError
+from shared.relay.broker import use_kept_clients
 from shared.relay.connection import celery_url
 from shared.settings import Settings
 
@@ -21,6 +22,7 @@ def make_app(settings: Settings) -> Celery:
     """The app for these settings. Raises SettingsError without a Redis."""
     if settings.redis_url is None:
         raise SettingsError("REDIS_URL: is not set; `portal up` starts a Redis of its own and gives it")
+    use_kept_clients()
     app = Celery("portal", broker=celery_url(settings.redis_url.get_secret_value()))
     app.conf.update(
         # what a message is
@@ -41,6 +43,7 @@ def make_app(settings: Settings) -> Celery:
         task_routes={task_names.UPKEEP: {"queue": task_names.UPKEEP_QUEUE}},
         # how a worker takes it
         worker_pool="threads",
+        worker_consumer="worker.consumer:Consumer",
         worker_concurrency=settings.worker_concurrency,
         worker_prefetch_multiplier=1,
         worker_disable_prefetch=True,

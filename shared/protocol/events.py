@@ -80,6 +80,7 @@ class RunQueuedData(Data):
     input: str  # the part that is shown
     by: str | None = None  # display name
     number: int | None = None  # the turn's number in the session
+    retry_of: str | None = None  # the run that it tries again
 
 
 class RunQueued(Event):

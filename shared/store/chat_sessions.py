@@ -13,6 +13,7 @@ from shared import clock, ids
 from shared.errors import Conflict, NotFound
 from shared.models import ChatMessage, ChatSession, Pause, Run, User
 from shared.run_state import RunState
+from shared.store.run_moves import is_queued
 from shared.titles import title_from
 
 __all__ = [
@@ -136,12 +137,7 @@ def _rows(db: Session, sessions: Select[Any]) -> list[SessionRow]:
         .correlate(page)
         .scalar_subquery()
     )
-    waiting = (
-        select(func.count())
-        .where(Run.session_id == page.c.id, Run.state == RunState.QUEUED)
-        .correlate(page)
-        .scalar_subquery()
-    )
+    waiting = select(func.count()).where(Run.session_id == page.c.id, is_queued()).correlate(page).scalar_subquery()
     open_pause = (
         select(Pause.id)
         .where(Pause.session_id == page.c.id, Pause.state == "pending")

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Update, bindparam, exists, select, tuple_, update
+from sqlalchemy import BindParameter, ColumnElement, Float, Select, Update, bindparam, exists, select, tuple_, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, aliased
 from sqlalchemy.orm.util import identity_key
+from sqlalchemy.sql.dml import ReturningUpdate
 
 from shared import clock
 from shared.database import db_now
@@ -35,7 +36,12 @@ def get(db: Session, run_id: str) -> Run:
 
 def active(db: Session, session_id: str) -> Run | None:
     """The run that a worker drives in this session now."""
-    return db.scalars(select(Run).where(Run.session_id == session_id, is_active())).one_or_none()
+    return db.scalars(_active_one(), {"session_id": session_id}).one_or_none()
+
+
+@cache
+def _active_one() -> Select[Run]:
+    return select(Run).where(Run.session_id == bindparam("session_id"), is_active())
 
 
 def previous(db: Session, run: Run) -> Run | None:
@@ -59,6 +65,11 @@ def is_active(run: type[Run] = Run) -> ColumnElement[bool]:
     return run.state.in_(bindparam(None, _ACTIVE_IN_ORDER, expanding=True, literal_execute=True))
 
 
+def is_queued(run: type[Run] = Run) -> ColumnElement[bool]:
+    """Written out too, for the partial index of queued runs."""
+    return run.state == bindparam(None, RunState.QUEUED.value, literal_execute=True)
+
+
 @cache
 def is_next() -> tuple[ColumnElement[bool], ...]:
     """The conditions, beside `queued`, under which a run may be claimed (RELIABILITY 2.1)."""
@@ -67,7 +78,7 @@ def is_next() -> tuple[ColumnElement[bool], ...]:
         ~exists().where(active_one.session_id == Run.session_id, is_active(active_one)),
         ~exists().where(
             earlier.session_id == Run.session_id,
-            earlier.state == RunState.QUEUED,
+            is_queued(earlier),
             earlier.position < Run.position,
         ),
         exists().where(
@@ -108,39 +119,47 @@ def claim(db: Session, run_id: str, *, worker_id: str, lease_s: float) -> int | 
     Gives the new fence; None when the delivery is late, doubled or out of order: drop it silently.
     """
     _lock_session_of(db, run_id)
-    statement = (
-        _change(
-            run_id,
-            RunState.QUEUED,
-            RunState.STARTING,
-            {"fence": Run.fence + 1, "worker_id": worker_id, "lease_until_db": db_now() + lease_s},
-        )
-        .where(*is_next())
-        .returning(Run.fence)
-    )
+    given = {"the_run": run_id, "the_worker": worker_id, "lease_s": lease_s, "at": clock.now()}
     try:
         with db.begin_nested():
-            fence = db.execute(statement).scalar_one_or_none()
+            fence = db.execute(_claim_it(), given).scalar_one_or_none()
     except IntegrityError:  # one_active_run_per_session: another run was claimed at the same moment
         return None
     reread(db, run_id)
     return fence
 
 
+@cache
+def _claim_it() -> ReturningUpdate[int]:
+    columns = {
+        "fence": Run.fence + 1,
+        "worker_id": bindparam("the_worker"),
+        "lease_until_db": db_now() + bindparam("lease_s", type_=Float),
+        "starting_at": bindparam("at", type_=Run.starting_at.type),
+    }
+    changed = _change(bindparam("the_run"), RunState.QUEUED, RunState.STARTING, columns)
+    return changed.where(*is_next()).returning(Run.fence)
+
+
 def _lock_session_of(db: Session, run_id: str) -> None:
     """Let changes of the queue end first. PostgreSQL looks again only at the row that it updates, not at the others
     that its conditions name: without this, a run could be claimed by the order before a person's move."""
-    session_id = select(Run.session_id).where(Run.id == run_id).scalar_subquery()
-    db.execute(select(ChatSession.id).where(ChatSession.id == session_id).with_for_update(key_share=True))
+    db.execute(_lock_it(), {"run_id": run_id})
 
 
-def _change(run_id: str, source: RunState, target: RunState, columns: dict[str, Any]) -> Update:
+@cache
+def _lock_it() -> Select[str]:
+    session_id = select(Run.session_id).where(Run.id == bindparam("run_id")).scalar_subquery()
+    return select(ChatSession.id).where(ChatSession.id == session_id).with_for_update(key_share=True)
+
+
+def _change(run_id: str | BindParameter[str], source: RunState, target: RunState, columns: dict[str, Any]) -> Update:
     """The only statement that sets `run.state`."""
     if not is_legal(source, target):
         raise IllegalMove(f"A run cannot go from {source} to {target}.")
     values = {**columns, "state": target.value}
     if target == RunState.STARTING:
-        values["starting_at"] = clock.now()
+        values.setdefault("starting_at", clock.now())
     elif source == RunState.STARTING and target == RunState.RUNNING:
         values["begun_at"] = clock.now()
     elif target in FINAL:

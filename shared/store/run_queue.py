@@ -7,9 +7,9 @@ each other.
 import hashlib
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import case, func, select, update
+from sqlalchemy import bindparam, case, exists, func, select, update
 from sqlalchemy.orm import Session
 
 from shared import clock, ids
@@ -18,7 +18,7 @@ from shared.errors import Conflict, LeaseLost, NotFound, QueueFull
 from shared.models import ChatMessage, ChatSession, Run, User
 from shared.run_state import RunState
 from shared.store import messages
-from shared.store.run_moves import active, get, move, state_and_fence
+from shared.store.run_moves import active, get, is_active, is_queued, move, state_and_fence
 from shared.titles import title_from
 
 
@@ -45,16 +45,31 @@ def hash_body(**fields: Any) -> str:
 
 def lock(db: Session, session_id: str) -> ChatSession:
     """The session, its row locked until the end of the transaction and read anew. Raises NotFound."""
-    wanted = (
-        select(ChatSession)
-        .where(ChatSession.id == session_id)
-        .with_for_update(key_share=True)
-        .execution_options(populate_existing=True)
-    )
-    session = db.scalars(wanted).one_or_none()
+    session = db.scalars(_LOCKED, {"session_id": session_id}).one_or_none()
     if session is None:
         raise NotFound("There is no such session.")
     return session
+
+
+# Asked with every turn that is submitted: put together once, SQLAlchemy knows them again.
+_LOCKED: Final = (
+    select(ChatSession)
+    .where(ChatSession.id == bindparam("session_id"))
+    .with_for_update(key_share=True)
+    .execution_options(populate_existing=True)
+)
+_BY_KEY: Final = select(Run).where(Run.session_id == bindparam("session_id"), Run.queue_id == bindparam("queue_id"))
+_STANDING: Final = select(
+    select(Run.id)
+    .where(Run.session_id == bindparam("session_id"), Run.queue_id == bindparam("queue_id"))
+    .scalar_subquery()
+    .label("known"),
+    select(func.count())
+    .where(Run.session_id == bindparam("session_id"), is_queued())
+    .scalar_subquery()
+    .label("waiting"),
+    exists().where(Run.session_id == bindparam("session_id"), is_active()).label("one_runs"),
+)
 
 
 # ---- reading
@@ -62,7 +77,7 @@ def lock(db: Session, session_id: str) -> ChatSession:
 
 def queue(db: Session, session_id: str) -> list[Run]:
     """The runs that wait, in the order in which they will start."""
-    wanted = select(Run).where(Run.session_id == session_id, Run.state == RunState.QUEUED).order_by(Run.position)
+    wanted = select(Run).where(Run.session_id == session_id, is_queued()).order_by(Run.position)
     return list(db.scalars(wanted))
 
 
@@ -71,7 +86,7 @@ def head(db: Session, session_id: str) -> Run | None:
     wanted = (
         select(Run)
         .join(ChatSession, ChatSession.id == Run.session_id)
-        .where(Run.session_id == session_id, Run.state == RunState.QUEUED)
+        .where(Run.session_id == session_id, is_queued())
         .where(ChatSession.held_reason.is_(None), ChatSession.deleted_at.is_(None))
         .order_by(Run.position)
         .limit(1)
@@ -88,12 +103,7 @@ def by_queue_id(db: Session, session_id: str, queue_id: str) -> Run:
 
 
 def _find(db: Session, session_id: str, queue_id: str) -> Run | None:
-    return db.scalars(select(Run).where(Run.session_id == session_id, Run.queue_id == queue_id)).one_or_none()
-
-
-def _queue_length(db: Session, session_id: str) -> int:
-    wanted = select(func.count()).where(Run.session_id == session_id, Run.state == RunState.QUEUED)
-    return db.execute(wanted).scalar_one()
+    return db.scalars(_BY_KEY, {"session_id": session_id, "queue_id": queue_id}).one_or_none()
 
 
 # ---- submitting
@@ -116,20 +126,22 @@ def enqueue(
     background: bool = False,
     max_iterations: int | None = None,
     retry_of: str | None = None,
+    dispatched: bool = False,
 ) -> Enqueued:
     """Insert a queued run and the user's message, or find the run of the same key and body.
 
+    `dispatched`: where it starts at once, note that its task was sent, as the caller does after the commit.
     Raises Conflict `queue_id_reused` for the same key with another body, QueueFull when `limit` runs wait already.
     """
     session = lock(db, session.id)
     if session.deleted_at is not None:
         raise NotFound("There is no such session.")
-    known = _find(db, session.id, queue_id)
+    known, waiting, one_runs = db.execute(_STANDING, {"session_id": session.id, "queue_id": queue_id}).one()
     if known is not None:
-        return _known(db, session, known, body_hash)
-    waiting = _queue_length(db, session.id)
+        return _known(db, session, get(db, known), body_hash)
     if waiting >= limit:
         raise QueueFull(f"{waiting} turns wait in this session already. Wait for one, or cancel one.")
+    is_next = not waiting and session.held_reason is None and not one_runs
     run = Run(
         id=ids.new_id(),
         session_id=session.id,
@@ -138,6 +150,8 @@ def enqueue(
         body_hash=body_hash,
         state=RunState.QUEUED.value,
         queued_at_db=db_now(),
+        dispatched_at_db=db_now() if is_next and dispatched else None,
+        dispatches=int(is_next and dispatched),
         retry_of=retry_of,
         user_id=user.id,
         user_name=user.name,
@@ -157,9 +171,7 @@ def enqueue(
     titled = not session.title and not session.title_edited
     if titled:
         session.title = title_from(input)
-    db.flush()
     message = messages.add_question(db, run, text=input, blocks=blocks)
-    is_next = not waiting and session.held_reason is None and active(db, session.id) is None
     return Enqueued(run, message, True, 0 if is_next else waiting + 1, waiting + 1, session.held_reason, titled)
 
 
@@ -220,7 +232,7 @@ def move_queued(db: Session, session_id: str, queue_id: str, place: int) -> list
     waiting = list(
         db.scalars(
             select(Run)
-            .where(Run.session_id == session_id, Run.state == RunState.QUEUED)
+            .where(Run.session_id == session_id, is_queued())
             .order_by(Run.position)
             .with_for_update(key_share=True)
             .execution_options(populate_existing=True)
@@ -295,7 +307,7 @@ def release_queue(db: Session, session_id: str) -> bool:
     since = case((Run.queued_at_db > held_since, Run.queued_at_db), else_=held_since)
     db.execute(
         update(Run)
-        .where(Run.session_id == session_id, Run.state == RunState.QUEUED)
+        .where(Run.session_id == session_id, is_queued())
         .values(held_seconds=Run.held_seconds + db_now() - since)
         .execution_options(synchronize_session=False)
     )

@@ -13,7 +13,7 @@ from shared.database import db_now
 from shared.models import ChatSession, Run
 from shared.run_state import ACTIVE, EndReason, RunState
 from shared.store.run_endings import MAX_STARTS, Finished, finish
-from shared.store.run_moves import get, is_active, is_next, move, reread
+from shared.store.run_moves import get, is_active, is_next, is_queued, move, reread
 
 MAX_WAIT_S: Final = 24 * 3600.0  # in the queue, time held not counted (P3)
 LONGEST_GAP_S: Final = 600.0
@@ -25,7 +25,7 @@ def to_dispatch(db: Session, *, again_s: float, is_broker_empty: bool = False, l
     that after more dispatches, at most 10 minutes) and unclaimed. An empty broker has lost them all."""
     wanted = (
         select(Run)
-        .where(Run.state == RunState.QUEUED, *is_next())
+        .where(is_queued(), *is_next())
         .where(or_(Run.dispatched_at_db.is_(None), Run.dispatched_at_db < db_now() - _gap(again_s, is_broker_empty)))
         .order_by(Run.queued_at_db)
         .limit(limit)
@@ -42,7 +42,7 @@ def _gap(again_s: float, is_broker_empty: bool) -> object:
 
 def unclaimed(db: Session, *, longer_than_s: float) -> list[Run]:
     """Heads of their sessions that were submitted longer ago than that, and that nobody has taken."""
-    wanted = select(Run).where(Run.state == RunState.QUEUED, *is_next(), Run.queued_at_db < db_now() - longer_than_s)
+    wanted = select(Run).where(is_queued(), *is_next(), Run.queued_at_db < db_now() - longer_than_s)
     return list(db.scalars(wanted.limit(1000)))
 
 
@@ -91,7 +91,7 @@ def too_old(db: Session, *, max_wait_s: float = MAX_WAIT_S) -> list[Run]:
     wanted = (
         select(Run)
         .join(ChatSession, ChatSession.id == Run.session_id)
-        .where(Run.state == RunState.QUEUED, ChatSession.held_reason.is_(None))
+        .where(is_queued(), ChatSession.held_reason.is_(None))
         .where(db_now() - Run.queued_at_db - Run.held_seconds > max_wait_s)
     )
     return list(db.scalars(wanted))

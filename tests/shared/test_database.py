@@ -1,6 +1,8 @@
 """The database seam: migrations, transactions, the clock, and the errors of drivers that become ours."""
 
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -310,6 +312,47 @@ def test_a_write_waits_for_a_writer_of_another_process(sqlite_url: str, other_wr
     assert time.monotonic() - began > 2.5
     timer.join()
     other_writer.close()
+
+
+MANY_WRITERS = """
+import sys, threading, time
+from sqlalchemy import text
+from shared.database import make_engine, make_session_factory, transaction
+factory = make_session_factory(make_engine(sys.argv[1]))
+def write():
+    while True:
+        with transaction(factory) as db:
+            db.execute(text("UPDATE written SET theirs = theirs + 1"))
+            time.sleep(0.005)
+for _ in range(8):
+    threading.Thread(target=write, daemon=True).start()
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_process_with_many_writers_does_not_starve_another(sqlite_url: str) -> None:
+    """Its writers leave gaps of less than a millisecond, which SQLite's own waiting missed for seconds."""
+    factory = make_session_factory(make_engine(sqlite_url))
+
+    def theirs() -> int:
+        with transaction(factory, write=False) as db:
+            return int(db.execute(text("SELECT theirs FROM written")).scalar_one())
+
+    with transaction(factory) as db:
+        db.execute(text("CREATE TABLE written (ours INTEGER, theirs INTEGER)"))
+        db.execute(text("INSERT INTO written VALUES (0, 0)"))
+    command = [sys.executable, "-c", MANY_WRITERS, sqlite_url]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        before = theirs()
+        for _ in range(40):
+            with transaction(factory) as db:
+                db.execute(text("UPDATE written SET ours = ours + 1"))
+        meanwhile = theirs() - before
+        other.kill()
+    assert meanwhile < 5 * 40
 
 
 def test_a_write_that_waited_in_vain_is_unavailable_and_reads_go_on(

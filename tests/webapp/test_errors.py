@@ -1,5 +1,10 @@
 """One table from our exceptions to what clients are told, by every door and in the reader's language."""
 
+import http.client
+import re
+import socket
+import ssl
+
 import pytest
 from babel.messages.mofile import read_mo
 from babel.messages.pofile import read_po
@@ -9,6 +14,7 @@ from shared.relay.connection import AppendUnknown, RelayDown
 from tests.rig.web import Web
 from webapp.errors import problem_of, told
 from webapp.render import HERE, Reader, reading_as
+from worker.backends.gateway import faults as gateway_faults
 
 
 @pytest.mark.parametrize(
@@ -77,6 +83,37 @@ def test_people_hear_of_errors_in_their_language(english: str, chinese: str) -> 
         assert told(english) == chinese
     with reading_as(Reader("en")):
         assert told(english) == english
+
+
+REFUSALS = [
+    gateway_faults.connect_fault(ConnectionRefusedError(), "http://10.0.0.5:8642"),
+    gateway_faults.connect_fault(TimeoutError(), "http://10.0.0.5:8642"),
+    gateway_faults.connect_fault(OSError(), "http://10.0.0.5:8642"),
+    gateway_faults.connect_fault(socket.gaierror(), "http://hermes.local"),
+    gateway_faults.connect_fault(ssl.SSLError(), "https://10.0.0.5"),
+    gateway_faults.connect_fault(ValueError(), "http://"),
+    gateway_faults.exchange_fault(TimeoutError(), "http://10.0.0.5"),
+    gateway_faults.exchange_fault(http.client.BadStatusLine("x"), "http://10.0.0.5"),
+    gateway_faults.exchange_fault(ValueError(), "http://10.0.0.5"),
+    gateway_faults.exchange_fault(OSError(), "http://10.0.0.5"),
+    *(
+        gateway_faults.status_fault(status, {}, body, "http://10.0.0.5/v1/responses")
+        for status in (302, 400, 401, 403, 404, 405, 429, 500, 502, 503)
+        for body in (b"", b'{"error": {"message": "Ask an admin."}}')
+    ),
+    *(gateway_faults.wrong_content({}, body) for body in (b"", b"<html>", b"{}", b'{"error": "No."}')),
+]
+
+
+@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda refusal: refusal.message)
+def test_people_hear_of_each_fault_of_a_gateway_in_their_language(refusal: errors.BackendError) -> None:
+    with reading_as(Reader("zh_Hans")):
+        chinese = told(refusal.message)
+        retried = told(f"{refusal.message} Asking again in 2 s.")
+    ours = chinese.removesuffix("Ask an admin.").removesuffix("No.")
+    assert re.findall(r"[A-Za-z]{2,}", re.sub(r"HERMES_\w+|HTTP|https|hermes\.local|/v1/\w+", "", ours)) == []
+    assert retried.endswith("将在 2 秒后重试。")
+    assert chinese in retried
 
 
 def test_the_compiled_sentences_are_those_of_the_source_and_take_the_same_numbers() -> None:

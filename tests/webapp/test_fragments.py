@@ -9,11 +9,13 @@ from typing import Any, get_args
 import pytest
 
 from shared.database import transaction
+from shared.models import ChatSession
 from shared.protocol import events as e
 from shared.relay.event_log import Cursor
 from shared.run_state import RunState
 from shared.store import messages, runs
 from shared.transcript import Gap, to_json
+from tests.factories import a_queued_run
 from tests.rig.web import Web
 from tests.webapp.page_rig import Story, event, text, tool, tool_done
 from webapp.auth import Principal
@@ -279,6 +281,17 @@ def test_a_run_that_ended_while_the_view_was_read_is_shown_ended_once(live: Live
     assert "-open" not in frame
     live.seq = appended.last_seq - 1
     assert "-open" not in live.tell(run.id, ("run.completed", {"message_id": "m", "duration_ms": 1}))
+
+
+def test_the_box_of_a_turn_that_is_tried_again_says_so_at_once(live: Live) -> None:
+    failed = live.story.turn("go", text(0, 0, "Hi"), state=RunState.FAILED)
+    assert "Retried" not in live.snapshot()
+    with transaction(live.web.factory) as db:
+        again = a_queued_run(db, db.get_one(ChatSession, live.story.session_id), text="go", retry_of=failed.id)
+    queued = {"queue_id": again.queue_id, "position": 0, "queue_length": 1, "message_id": "m", "input": "go"}
+    frame = live.tell(again.id, ("run.queued", {**queued, "retry_of": failed.id}), fence=None)
+    assert f"run-{failed.id}-end" in changed(frame)
+    assert f"Retried by {again.user_name} as turn {again.position}" in frame
 
 
 def test_the_answers_to_forms_are_fragments_with_their_id() -> None:

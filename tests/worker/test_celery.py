@@ -331,6 +331,32 @@ def test_inspect_tells_of_runs_without_their_contents(sqlite_shop: Shop) -> None
     assert "canary" not in json.dumps(active)
 
 
+def test_who_watches_events_sees_each_turn_come_and_go_also_the_last_before_a_stop(sqlite_shop: Shop) -> None:
+    """What `celery events` and Flower read; the worker tells them together, half a second late."""
+    desk, seen = sqlite_shop.desk, list[tuple[str, str]]()
+    with sqlite_shop.app.connection() as connection:
+        receiver = sqlite_shop.app.events.Receiver(
+            connection, handlers={"*": lambda event: seen.append((event["type"], event.get("uuid", "")))}
+        )
+        events = receiver.itercapture(limit=None, timeout=30, wakeup=False)
+        sqlite_shop.stack.callback(events.close)
+        next(events)  # it listens
+
+        def until(kind: str, run_id: str) -> None:
+            while (kind, run_id) not in seen:
+                next(events)
+
+        worker = sqlite_shop.worker()
+        first = sqlite_shop.submit("one")
+        until("task-succeeded", first)
+        kinds = [kind for kind, run_id in seen if run_id == first]
+        assert kinds == ["task-sent", "task-received", "task-started", "task-succeeded"]
+        last = sqlite_shop.begun([{"text": "a"}, {"sleep": 1}])
+        worker.terminate()
+        until("task-succeeded", last)
+    assert desk.state(last) == "completed"
+
+
 def test_a_revoked_turn_that_waits_is_cancelled(sqlite_shop: Shop) -> None:
     desk = sqlite_shop.desk
     worker = sqlite_shop.worker()

@@ -168,6 +168,7 @@ def _enqueue(
             body_hash=body_hash,
             limit=web.settings.max_queue_per_session,
             retry_of=retry_of,
+            dispatched=True,
             **turn,  # type: ignore[arg-type]
         )
         first = done.created and goes_first
@@ -175,7 +176,6 @@ def _enqueue(
             runs.move_queued(db, session_id, queue_id, 1)
             runs.release_queue(db, session_id)
             done = replace(done, place=0, held=None)
-        if done.created and done.place == 0:
             runs.mark_dispatched(db, done.run.id)
         queue = queue_of(db, session_id) if first else None
         return _Accepted(done, session.title if done.titled else None, queue, session.warm_worker)
@@ -225,6 +225,7 @@ def _queued_event(session_id: str, done: runs.Enqueued) -> RunQueued:
             input=done.run.input[:SHOWN_INPUT_CHARS],
             by=done.run.user_name,
             number=done.run.position,
+            retry_of=done.run.retry_of,
         ),
     )
 
@@ -236,7 +237,7 @@ def abort(web: WebContext, principal: Principal, session_id: str, run_id: str | 
     """Ask for the end of a run; without `run_id` of the one that is active. A waiting run is cancelled, one that has
     ended stays as it is. Raises NotFound, Forbidden, Conflict (`nothing_runs`)."""
 
-    def work(db: Session) -> tuple[Run, RunState, RunState, Queue]:
+    def work(db: Session) -> tuple[Run, RunState, RunState, Queue | None]:
         rights.require(db, principal, "abort", session_id)
         run = runs.active(db, session_id) if run_id is None else _of_session(db, session_id, run_id)
         if run is None:
@@ -249,10 +250,11 @@ def abort(web: WebContext, principal: Principal, session_id: str, run_id: str | 
                 db, "run_aborted", user=user, address=principal.address, session_id=session_id, run_id=run.id,
                 state=before.value,
             )  # fmt: skip
-        return run, before, after, queue_of(db, session_id)
+        was_waiting = after == RunState.CANCELLED and before != after
+        return run, before, after, queue_of(db, session_id) if was_waiting else None
 
     run, before, after, queue = in_transaction(web.factory, work)
-    if after == RunState.CANCELLED and before != after:
+    if queue is not None:
         announce(web, session_id, *cancelled_events([run], principal.name), queue.event())
         wake_head(web, session_id)
     elif after == RunState.ABORTING:

@@ -170,6 +170,8 @@ class PageView:
         if "question" in regions and isinstance(event, e.RunQueued):
             if event.data.position == 0:
                 parts += self._begun(run_id, event)
+            if (again := event.data.retry_of) is not None:
+                parts += self._tried(partial(self._tried_again, again), self._owed_ends, {again})
             return
         if turn is None and "turn" in regions:
             parts += self._begun(run_id, event)
@@ -204,6 +206,14 @@ class PageView:
         self._adopted(t, facts)
         self._fresh.add(run_id)
         return [self._turn_html(question)] if question is not None else []
+
+    def _tried_again(self, run_id: str) -> list[str]:
+        """The box of a turn that is tried again: it says as which turn."""
+        _question, answer, facts = self._read_run(run_id, self._look())
+        if answer is None:
+            return []
+        turn = agent_turn(transcript_of(answer), facts, message=answer)
+        return [render("fragments/ending.html", turn=turn, oob="morph")]
 
     # ---- turns that go on
 

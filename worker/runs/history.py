@@ -6,10 +6,12 @@ again are not told.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, islice
+from typing import Any, Final, NamedTuple
 
-from sqlalchemy import select, update
+from sqlalchemy import bindparam, select, update
 from sqlalchemy.orm import Session, aliased, sessionmaker
 
 from shared import logs
@@ -168,24 +170,35 @@ def _read(factory: sessionmaker[Session], budget_tokens: int, run: Run) -> _Past
 
 
 def _read_once(db: Session, budget_tokens: int, run: Run) -> tuple[_Past, float | None]:
-    session = db.get(ChatSession, run.session_id)
-    known_ratio = session.tokens_per_char if session is not None else None
-    ratio = _measured(db, run) or known_ratio
+    known_ratio = db.scalars(_KNOWN_RATIO, {"session_id": run.session_id}).one_or_none()
     row = compressions.latest(db, run.session_id, before_position=run.position)
     summary, upto_position = (row.summary, row.upto_position) if row is not None else (None, -1)
+    newest_first = _newest_first(db, run, upto_position)
+    newest = list(islice(newest_first, SAMPLE_TURNS))
+    ratio = _measured(db, newest) or known_ratio
     asked_tokens = estimate_tokens(run.input + (run.instructions or ""), ratio)
     budget = max(budget_tokens - asked_tokens, budget_tokens // 4)
-    turns = _past_turns(db, run, upto_position, ratio, budget)
+    turns = _past_turns(chain(newest, newest_first), ratio, budget)
     tokens = _tokens_of(summary, ratio) + sum(turn.tokens for turn in turns)
     return _Past(summary, upto_position, turns, tokens, ratio, budget), known_ratio
 
 
-def _past_turns(db: Session, run: Run, after_position: int, ratio: float | None, budget: int) -> list[PastTurn]:
-    """Turns after `after_position` and before the run, oldest first; the newest of them, up to READ_BUDGETS."""
+class _Told(NamedTuple):
+    """A turn that is told. `answer_id`: of the message by which tokens may be measured; None when it tells nothing."""
+
+    position: int
+    question: str
+    answer: str
+    usage: Mapping[str, Any] | None = None
+    answer_id: str | None = None
+
+
+def _past_turns(newest_first: Iterable[_Told], ratio: float | None, budget: int) -> list[PastTurn]:
+    """The newest turns, up to READ_BUDGETS, oldest first."""
     found: list[PastTurn] = []
     tokens = 0
-    for position, question, answer in _newest_first(db, run, after_position):
-        turn = past_turn(position, question, answer, ratio, tokens=2 * budget)
+    for told in newest_first:
+        turn = past_turn(told.position, told.question, told.answer, ratio, tokens=2 * budget)
         tokens += turn.tokens
         if tokens > READ_BUDGETS * budget and found:
             break
@@ -193,28 +206,34 @@ def _past_turns(db: Session, run: Run, after_position: int, ratio: float | None,
     return found[::-1]
 
 
-def _newest_first(db: Session, run: Run, after_position: int) -> Iterator[tuple[int, str, str]]:
-    """Position, question and answer of each turn that is told."""
-    question, answer = aliased(ChatMessage), aliased(ChatMessage)
-    rows = db.execute(
-        select(Run.id, Run.position, Run.state, Run.retry_of, question.content, answer.content)
-        .join(question, (question.run_id == Run.id) & (question.role == "USER"))
-        .outerjoin(answer, (answer.run_id == Run.id) & (answer.role == "ASSISTANT"))
-        .where(
-            Run.session_id == run.session_id,
-            Run.position < run.position,
-            Run.position > after_position,
-            Run.state.in_([state.value for state in FINAL - {RunState.CANCELLED}]),
-        )
-        .order_by(Run.position.desc())
-        .execution_options(yield_per=50)
+# Both are asked with every turn, before its first byte goes out: put together once, SQLAlchemy knows them again.
+_KNOWN_RATIO: Final = select(ChatSession.tokens_per_char).where(ChatSession.id == bindparam("session_id"))
+_QUESTION, _ANSWER = aliased(ChatMessage), aliased(ChatMessage)
+_NEWEST_FIRST: Final = (
+    select(Run.id, Run.position, Run.state, Run.retry_of, Run.usage, _QUESTION.content, _ANSWER.content, _ANSWER.id)
+    .join(_QUESTION, (_QUESTION.run_id == Run.id) & (_QUESTION.role == "USER"))
+    .outerjoin(_ANSWER, (_ANSWER.run_id == Run.id) & (_ANSWER.role == "ASSISTANT"))
+    .where(
+        Run.session_id == bindparam("session_id"),
+        Run.position < bindparam("before"),
+        Run.position > bindparam("after"),
+        Run.state.in_([state.value for state in FINAL - {RunState.CANCELLED}]),
     )
+    .order_by(Run.position.desc())
+    .execution_options(yield_per=50)
+)
+
+
+def _newest_first(db: Session, run: Run, after_position: int) -> Iterator[_Told]:
+    """The turns after `after_position` and before the run that are told."""
     tried_again = {run.retry_of}
-    for run_id, position, state, retry_of, asked, said in rows:
+    asked = {"session_id": run.session_id, "before": run.position, "after": after_position}
+    for run_id, position, state, retry_of, usage, question, said, answer_id in db.execute(_NEWEST_FIRST, asked):
         if retry_of is not None:
             tried_again.add(retry_of)
         if run_id not in tried_again and (told := _answer_told(RunState(state), said)):
-            yield position, asked, told
+            is_whole = state == RunState.COMPLETED.value
+            yield _Told(position, question, told, usage, answer_id if is_whole else None)
 
 
 def _answer_told(state: RunState, said: str | None) -> str:
@@ -232,23 +251,13 @@ def _answer_told(state: RunState, said: str | None) -> str:
 # ---- tokens per character
 
 
-def _measured(db: Session, run: Run) -> float | None:
+def _measured(db: Session, newest: Sequence[_Told]) -> float | None:
     """By the newest answer whose usage tells it."""
-    rows = db.execute(
-        select(ChatMessage, Run.usage)
-        .join(Run, Run.id == ChatMessage.run_id)
-        .where(
-            Run.session_id == run.session_id,
-            Run.position < run.position,
-            Run.state == RunState.COMPLETED.value,
-            ChatMessage.role == "ASSISTANT",
-        )
-        .order_by(Run.position.desc())
-        .limit(SAMPLE_TURNS)
-    )
-    for answer, usage in rows:
-        ratio = measured_ratio(answer.content, Usage.model_validate(usage)) if usage is not None else None
-        if ratio is not None and not _has_tools(answer):
+    for told in newest:
+        if told.answer_id is None or told.usage is None:
+            continue
+        ratio = measured_ratio(told.answer, Usage.model_validate(told.usage))
+        if ratio is not None and not _has_tools(db.get_one(ChatMessage, told.answer_id)):
             return ratio
     return None
 

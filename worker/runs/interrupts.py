@@ -7,9 +7,9 @@ trusted), and every few seconds all runs of the process are looked up anyway, so
 import threading
 from collections.abc import Iterable
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 
 from shared import clock, logs
 from shared.database import db_now, transaction
@@ -35,19 +35,21 @@ def look(context: WorkerContext, lives: Iterable[LiveRun], *, noted: str | None 
         return
     pauses = {pause_id: live for live in by_id.values() for pause_id in live.open_pauses}
     with transaction(context.factory, write=False) as db:
-        elapsed_s = db_now() - Run.abort_requested_at_db
-        rows = db.execute(
-            select(Run.id, Run.state, Run.fence, Run.abort_by, elapsed_s.label("elapsed_s")).where(Run.id.in_(by_id))
-        ).all()
-        decided = (
-            db.scalars(select(Pause.id).where(Pause.id.in_(pauses), Pause.state != "pending")).all() if pauses else []
-        )
+        rows = db.execute(_STANDING, {"run_ids": list(by_id)}).all()
+        decided = db.scalars(_DECIDED, {"pause_ids": list(pauses)}).all() if pauses else []
     for row in rows:
         _tell(by_id.pop(row.id), row)
     for live in by_id.values():  # its session was deleted for good
         live.lose_lease(taken=True)
     for pause_id in decided:
         pauses[pause_id].signal(PauseDecided(pause_id, is_told=pause_id == noted))
+
+
+# Between a person's no and the backend that hears it: put together once, SQLAlchemy knows them again.
+_STANDING: Final = select(
+    Run.id, Run.state, Run.fence, Run.abort_by, (db_now() - Run.abort_requested_at_db).label("elapsed_s")
+).where(Run.id.in_(bindparam("run_ids", expanding=True)))
+_DECIDED: Final = select(Pause.id).where(Pause.id.in_(bindparam("pause_ids", expanding=True)), Pause.state != "pending")
 
 
 def abort_requested(live: LiveRun, by: str | None, elapsed_s: float) -> AbortStarted:

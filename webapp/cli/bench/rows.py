@@ -31,13 +31,15 @@ def one_stream(stage: Stage, *, deltas: int = 500) -> Row:
         session = socket.new_session()
         _one_turn(socket, session, "stream 20 every 20 ms")  # the first turn pays for imports and connections
         floor = floors.publish_to_subscriber(stage.redis_socket)
+        cpu_floor = floors.cpu_of_paced_publish(stage.redis_socket, lambda: stage.cpu_s_by_role()["redis"])
         before = stage.cpu_s_by_role()
         late = _one_turn(socket, session, f"stream {deltas} every 20 ms")
         spent = {role: after - before[role] for role, after in stage.cpu_s_by_role().items()}
     by_role = {f"of_it_{role}_s": seconds * 1000 / deltas for role, seconds in spent.items() if role != "supervisor"}
     figures = {**_spread(late), "cpu_s_per_1000_deltas": sum(spent.values()) * 1000 / deltas, **by_role}
     reach = {"p50_ms": 8.0, "p99_ms": 50.0, "cpu_s_per_1000_deltas": 0.4}
-    return Row("delta to JSON client, one stream of 50 tokens/s", figures, reach, _spread(floor))
+    beside = {**_spread(floor), "cpu_s_per_1000_deltas": cpu_floor}
+    return Row("delta to JSON client, one stream of 50 tokens/s", figures, reach, beside)
 
 
 def many_streams(stage: Stage, *, streams: int = 50, deltas: int = 300) -> Row:
