@@ -12,6 +12,7 @@ from worker.context import WorkerContext
 
 def facts_of(context: WorkerContext, started_at: datetime) -> WorkerFacts:
     """Runs whose lease is lost are not named: their heartbeat must end."""
+    served = context.served.seen
     queues = [] if context.draining.is_set() else [task_names.RUNS_QUEUE, task_names.worker_queue(context.worker_id)]
     return WorkerFacts(
         worker_id=context.worker_id,
@@ -23,6 +24,10 @@ def facts_of(context: WorkerContext, started_at: datetime) -> WorkerFacts:
         runs=[live.run_id for live in context.live_runs.all() if not live.gone],
         draining=context.draining.is_set(),
         backends=context.backends.names(),
+        sources=list(served.sources),
+        profiles=list(served.profiles),
+        keys=dict(served.keys),
+        looked_at=served.looked_at,
     )
 
 

@@ -50,6 +50,7 @@ class Process:
             self._tickers += [
                 Ticker("leases", settings.lease_renew_s, LeaseKeeper(context).renew),
                 Ticker("looks", settings.database_look_s, self._look),
+                Ticker("served", settings.lease_renew_s, context.served.look),
                 Ticker("heartbeat", settings.lease_renew_s, self._beat),
             ]
 
