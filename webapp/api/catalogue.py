@@ -43,7 +43,7 @@ def models() -> Response:
 @bp.get("/skills")
 def list_skills() -> Response:
     rights.reading(current())
-    found = skills.in_home(web().settings.hermes_home)
+    found = skills.listed(web().settings.hermes_home, web().settings.data_dir)
     return body.answer(
         SkillList(skills=[SkillItem(folder_name=s.folder_name, name=s.name, description=s.description) for s in found])
     )

@@ -325,7 +325,10 @@ def _chat(principal: Principal, view: Snapshot) -> Chat:
     settled = Settled(
         is_demo=view_page.settled_of(web()).is_demo,
         models=tuple((model.name, model.name) for model in catalogue.language_models(db())),
-        skills=tuple((skill.folder_name, skill.name) for skill in skills.in_home(web().settings.hermes_home)),
+        skills=tuple(
+            (skill.folder_name, skill.name)
+            for skill in skills.listed(web().settings.hermes_home, web().settings.data_dir)
+        ),
         profiles=tuple((profile.name, profile.name) for profile in catalogue.profiles(db())),
     )
     return view_page.chat_of(view, _facts(principal, view, view.messages), settled)

@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 from shared import logs, skills
@@ -12,6 +13,7 @@ from shared.models import LanguageModel
 from shared.settings import is_portals
 from shared.store import approval_grants, catalogue
 from shared.store import runs as run_store
+from worker.backends import offered
 from worker.backends.base import Backend, HistoryMessage, Provider, Turn
 from worker.context import WorkerContext
 from worker.runs.claim import Claimed, begin
@@ -36,6 +38,7 @@ def turn_of(claimed: Claimed, backend: Backend, live: LiveRun, context: WorkerCo
             row = catalogue.default_language_model(db)
         before = run_store.previous(db, run)
         allowed = approval_grants.patterns(db, session.profile) if backend.capabilities.approvals else ()
+        profile = catalogue.profile(db, session.profile) if session.profile is not None else None
     model = chosen if row is None else row.model
     provider = None if row is None else _provider(row)
 
@@ -57,7 +60,7 @@ def turn_of(claimed: Claimed, backend: Backend, live: LiveRun, context: WorkerCo
         blocks=tuple(run.blocks or ()),
         make_history=make_history,
         after=None if before is None or run.retry_of is not None else before.id,
-        instructions=_instructions(run.instructions, skill_folder, context),
+        instructions=_instructions(run.instructions, skill_folder, offered.home_of(profile, context.settings), context),
         model=model,
         provider=provider,
         allowed=allowed,
@@ -93,12 +96,12 @@ def _provider(row: LanguageModel) -> Provider:
     return Provider(name=row.provider, base_url=row.base_url, key=key, context_window=row.context_window)
 
 
-def _instructions(given: str | None, skill_folder: str | None, context: WorkerContext) -> str | None:
+def _instructions(given: str | None, skill_folder: str | None, home: Path, context: WorkerContext) -> str | None:
     """What goes before the conversation, for this turn only: the text of the chosen skill, then what was given with
     the turn. Raises BackendRefused for a skill that is not there: an answer without it would only look right."""
     if skill_folder is None:
         return given
-    text = skills.text_of(context.settings.hermes_home, skill_folder)
+    text = skills.text_of(home, context.settings.data_dir, skill_folder)
     if text is None:
         raise BackendRefused(f"The skill {skill_folder!r} is not there, or cannot be read.", retryable=False)
     return f"{text}\n\n{given}" if given else text
