@@ -40,13 +40,15 @@ class HomeUnusable(Exception):
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """Which model an agent is made with; all None: as the home's configuration says."""
+    """Which model an agent is made with; all None: as the home's configuration says. `is_bare`: without tools, memory
+    and files of the home, and nothing of it is stored."""
 
     name: str | None = None
     provider: str | None = None
     base_url: str | None = None
     api_key: str | None = field(default=None, repr=False)
     context_length: int | None = None
+    is_bare: bool = False
 
     @property
     def is_default(self) -> bool:
@@ -96,7 +98,7 @@ class Hermes:
     def signature(self, spec: ModelSpec) -> str:
         """Agents of equal signature are made alike."""
         parts = [self._config_part(name) for name in REBUILDING]
-        chosen = [spec.name, spec.provider, spec.base_url, spec.api_key, spec.context_length]
+        chosen = [spec.name, spec.provider, spec.base_url, spec.api_key, spec.context_length, spec.is_bare]
         return json.dumps([chosen, parts], sort_keys=True, default=str)
 
     def make_agent(self, spec: ModelSpec, session_id: str) -> Any:
@@ -114,8 +116,10 @@ class Hermes:
             quiet_mode=True,
             platform=self.platform,
             session_id=session_id,
-            session_db=self._session_db,
-            enabled_toolsets=self._toolsets(config),
+            session_db=None if spec.is_bare else self._session_db,
+            enabled_toolsets=[] if spec.is_bare else self._toolsets(config),
+            skip_memory=spec.is_bare,
+            skip_context_files=spec.is_bare,
             reasoning_config=self._reasoning(config, name),
             service_tier=_service_tier(config),
             fallback_model=self._fallbacks(config) if spec.is_default else None,

@@ -1,6 +1,6 @@
 """What a request says, checked once where it comes in. Raises WireError "bad_request" that names the field."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from . import wire
@@ -34,7 +34,7 @@ def chat_request(request: dict[str, Any]) -> ChatRequest:
         history=_history(request),
         after=_optional_text(request, "after", wire.MAX_ID_CHARS),
         instructions=_optional_text(request, "instructions"),
-        model=model_spec(request),
+        model=replace(model_spec(request), is_bare=not _flag(request, "tools", default=True)),
         max_iterations=_optional_count(request, "max_iterations", MAX_ITERATIONS),
         workspace=_workspace(request),
         allowed=_patterns(request),
@@ -71,6 +71,13 @@ def one_of(request: dict[str, Any], name: str, among: tuple[str, ...], default: 
 
 def answer(request: dict[str, Any]) -> str | None:
     return None if request.get("answer") is None else text(request, "answer")
+
+
+def _flag(request: dict[str, Any], name: str, *, default: bool) -> bool:
+    value = request.get(name, default)
+    if not isinstance(value, bool):
+        raise _bad(name, "true or false")
+    return value
 
 
 def model_spec(request: dict[str, Any]) -> ModelSpec:
