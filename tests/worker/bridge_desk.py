@@ -60,12 +60,12 @@ class BridgeDesk:
         return pause
 
     def answer(self, pause: Pause, **decision: Any) -> None:
-        """As the web process does it: decide, commit, then nudge."""
+        """As the web process does it: decide, commit, then nudge. That the pages know is left to the worker."""
         desk = self.desk
         with desk.db() as db:
             pauses.answer(db, pause.id, user=users.get(db, desk.user_id), **decision)
             worker_id = run_store.get(db, pause.run_id).worker_id
-        note = Note(run_id=pause.run_id, kind="answer", fence=pause.fence, pause_id=pause.id)
+        note = Note(run_id=pause.run_id, kind="answer", fence=pause.fence)
         mailbox.post(desk.context.redis, desk.context.keys, worker_id, note)
 
     def abort(self, run_id: str) -> None:
