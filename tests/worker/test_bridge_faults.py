@@ -461,6 +461,19 @@ def test_what_a_warm_session_must_stand_after(desk: BridgeDesk, home: ScriptedHo
     assert (chats[2]["after"], chats[2]["history"] is None) == (None, False)
 
 
+def test_the_spare_agent_is_of_the_model_that_new_sessions_want(desk: BridgeDesk, home: ScriptedHome) -> None:
+    def prepared() -> list[Any]:
+        return [each["model"] and each["model"]["name"] for each in home.requests("prepare")]
+
+    session_id = desk.session(model="small")
+    desk.run("go", session_id)
+    wait_for(lambda: prepared() == ["small"], "the first spare")
+    desk.run("go on", session_id, model="large")  # no new session
+    for model in ("large", "small", "large", "large"):
+        desk.run("go", desk.session(model=model))
+    wait_for(lambda: prepared() == ["small", "large"], "a spare of the other model")
+
+
 def test_the_settings_of_the_source_document_reach_the_child(tmp_path: Path) -> None:
     settings = portal_settings.load({}, cwd=tmp_path)
     assert (settings.bridge_timeout_ms, settings.bridge_startup_timeout_ms) == (120_000, 120_000)

@@ -51,7 +51,7 @@ class BridgeBackend:
     ) -> None:
         self._settings = settings
         self._version = ""
-        self._usual_model: dict[str, Any] | None = None  # for the spare agent
+        self._spare = _Spare()
         self._manager = BridgeManager(
             settings, find_home, profile=profile, find_key_names=find_key_names, on_ready=self._on_ready, **manager
         )
@@ -65,7 +65,8 @@ class BridgeBackend:
 
     def stream(self, turn: base.Turn, controls: base.Controls) -> Iterator[base.Item]:
         fields = self._chat_fields(turn, turn.run_id, self._workspace(turn.session_id))
-        self._usual_model = fields["model"]
+        if turn.after is None:
+            self._spare.wanted(fields["model"], self._manager.current())
         yield from self._run(turn, fields, controls)
 
     def execute(self, turn: base.Turn) -> base.Result:
@@ -175,7 +176,7 @@ class BridgeBackend:
             try:
                 told = child.client.request("ping").get("hermes_version")
                 self._version = told if isinstance(told, str) else ""
-                child.client.request("prepare", model=self._usual_model)
+                self._spare.prepare(child)
             except BackendError:
                 return  # it ends again, or its turns say what is wrong
 
@@ -214,6 +215,31 @@ class BridgeBackend:
     def drop_session(self, session_id: str) -> bool:
         """Forget what is held of a session, when its run ends if it has one. False: nothing was held."""
         return self._drop(session_id)
+
+
+class _Spare:
+    """For which model a child keeps an agent ready: the one that the last two new sessions wanted, so that sessions of
+    two models by turns do not have it made anew each time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._model: dict[str, Any] | None = None  # None: the home's own
+        self._last_wanted: dict[str, Any] | None = None
+
+    def wanted(self, model: dict[str, Any] | None, child: Child | None) -> None:
+        """A new session begins; `child`: None while none is ready."""
+        with self._lock:
+            is_usual = model == self._last_wanted or child is None
+            self._last_wanted = model
+            if not is_usual or model == self._model:
+                return
+            self._model = model
+        if child is not None:
+            threading.Thread(target=self.prepare, args=(child,), name="bridge-spare", daemon=True).start()
+
+    def prepare(self, child: Child) -> None:
+        with contextlib.suppress(BackendError):  # its turns say what is wrong
+            child.client.request("prepare", model=self._model)
 
 
 class _TimeLimit:
