@@ -7,13 +7,14 @@ import socket
 import stat
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.backends.bridge.process import endpoint, outcome, requests, run_log, tool_news, usage, wire
+from worker.backends.bridge.process import approvals, endpoint, outcome, requests, run_log, tool_news, usage, wire
 from worker.backends.bridge.process.pauses import Pauses
 from worker.backends.bridge.process.run_log import RunLog
 from worker.backends.bridge.process.statuses import plain
@@ -271,6 +272,13 @@ def wait_for_events(log: RunLog, count: int) -> list[dict[str, Any]]:
     raise AssertionError("the log ended")
 
 
+def test_a_hermes_that_asks_in_another_way_is_refused():
+    """Dangerous commands might run unasked there."""
+    terminal = SimpleNamespace(set_approval_callback=lambda _: None)
+    with pytest.raises(approvals.UnknownHermes, match="_await_gateway_decision"):
+        approvals.Approvals(SimpleNamespace(), terminal, object, dict)
+
+
 # ---- tools
 
 
@@ -443,6 +451,7 @@ def test_the_result_says_how_the_turn_ended(result: dict[str, Any], was_interrup
         ("Summary.", "", "", "Summary."),
         ("Look.", "Look.\n\nMore.", "More.", ""),
         ("", "x", "x", ""),
+        ("Use `` so.", "Use `<think>x</think>` so.", "Use `<think>x</think>` so.", ""),
     ],
 )
 def test_only_what_was_not_streamed_is_missing(final: str, streamed: str, last: str, missing: str):

@@ -1,12 +1,13 @@
 """Makes Hermes ask before it runs what is dangerous, in every thread where a tool can run.
 
 Hermes has two ways to ask: a callback kept by thread, and a queue kept by session key. Threads that Hermes starts for
-tools, scripts and subagents carry the key with them, as a context variable, while subagents get callbacks of their own
-that decide without asking. So the queue it is. HERMES_EXEC_ASK, which holds in every thread, makes a tool in a thread
-without any key fail rather than run unasked.
+tools and scripts carry the key with them, as a context variable; subagents get callbacks of their own that decide
+without asking, and from us a key. So the queue it is. Two variables, which hold in every thread, make a tool in a
+thread without any key fail rather than run unasked.
 
-A key is made for each run. What its session and its profile may do is put under that key at its beginning and taken
-away at its end, so nothing is ever allowed for the process, and Hermes never writes its config.yaml.
+The key is that of the session, which has one run at a time, or of the subagent. What the session and its profile may do
+is put under it when a run begins and taken away when it ends, so nothing is ever allowed for the process, and Hermes
+never writes its config.yaml.
 """
 
 import contextlib
@@ -14,6 +15,7 @@ import contextvars
 import functools
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -24,7 +26,8 @@ NEEDED = (
     *("_await_gateway_decision", "_permanent_approved", "_lock", "approve_session", "clear_session"),
     *("register_gateway_notify", "unregister_gateway_notify", "set_current_session_key", "reset_current_session_key"),
 )
-DECIDING = ("HERMES_YOLO_MODE", "HERMES_CRON_SESSION", "HERMES_GATEWAY_SESSION", "HERMES_INTERACTIVE")
+ASKING = ("HERMES_EXEC_ASK", "HERMES_GATEWAY_SESSION")  # some of its checks look at the one, some at the other
+DECIDING = ("HERMES_YOLO_MODE", "HERMES_CRON_SESSION", "HERMES_INTERACTIVE")
 """Variables by which Hermes would decide without asking, or ask elsewhere. A profile's `.env` cannot set them."""
 PER_CALL_KEYS = frozenset({"mcp_elicitation"})  # there is no pattern to remember
 
@@ -39,28 +42,8 @@ def close_back_doors() -> None:
     """Call it before Hermes is imported, and after, when it has read the profile's `.env`."""
     for name in DECIDING:
         os.environ.pop(name, None)
-    os.environ["HERMES_EXEC_ASK"] = "1"
-
-
-class Asker:
-    """Registered with Hermes under a run's key: asks, and remembers what the session and the run may do from now on."""
-
-    def __init__(self, pauses: Pauses, on_session_grant: Callable[[list[str]], None]) -> None:
-        self._pauses = pauses
-        self._on_session_grant = on_session_grant
-
-    def __call__(self, data: dict[str, Any]) -> Decision:
-        keys = [str(key) for key in data.get("pattern_keys") or [data.get("pattern_key") or ""] if key]
-        permanent = bool(data.get("allow_permanent", False))
-        choices: list[Choice] = [choice for choice in CHOICES if permanent or choice != "always"]
-        if data.get("smart_denied") or not keys or PER_CALL_KEYS.intersection(keys):
-            choices, permanent = ["once", "deny"], False
-        decision = self._pauses.ask_approval(
-            str(data.get("command", "")), str(data.get("description", "")), keys, choices, allow_permanent=permanent
-        )
-        if decision.choice == "session":
-            self._on_session_grant(keys)
-        return decision
+    for name in ASKING:
+        os.environ[name] = "1"
 
 
 def for_hermes(choice: Choice) -> Choice:
@@ -87,27 +70,33 @@ class Approvals:
         approval._await_gateway_decision = functools.partial(
             _await_decision, approval, approval._await_gateway_decision
         )
-        _carry_context(daemon_pool)
+        _carry_context(approval, daemon_pool)
+
+    def begin(self, key: str, patterns: Iterable[str], notify: "RunApprovals") -> None:
+        self._approval.clear_session(key)
+        self.grant(key, patterns)
+        self._approval.register_gateway_notify(key, notify)
+
+    def grant(self, key: str, patterns: Iterable[str]) -> None:
+        for pattern in patterns:
+            self._approval.approve_session(key, pattern)
+
+    def end(self, key: str) -> None:
+        self._approval.unregister_gateway_notify(key)
+        self._approval.clear_session(key)
 
     @contextlib.contextmanager
-    def of_run(self, run_id: str, allowed: Iterable[str], asker: Asker) -> Iterator[None]:
-        """For the run's thread, around the run."""
-        key = f"portal-run:{run_id}"
-        self._read_allowlist()
-        for pattern in allowed:
-            self._approval.approve_session(key, pattern)
-        self._approval.register_gateway_notify(key, asker)
+    def in_thread(self, key: str, by_callback: Callable[..., Choice]) -> Iterator[None]:
+        """Have this thread, and those that Hermes starts from it, ask under the key."""
         token = self._approval.set_current_session_key(key)
-        self._terminal.set_approval_callback(functools.partial(_by_callback, asker))
+        self._terminal.set_approval_callback(by_callback)
         try:
             yield
         finally:
             self._terminal.set_approval_callback(None)
             self._approval.reset_current_session_key(token)
-            self._approval.unregister_gateway_notify(key)
-            self._approval.clear_session(key)
 
-    def _read_allowlist(self) -> None:
+    def read_allowlist(self) -> None:
         """What config.yaml lists is allowed for the process: exactly that, also after a line was taken out."""
         try:
             listed = {str(pattern) for pattern in self._load_config().get("command_allowlist") or []}
@@ -128,7 +117,7 @@ def _await_decision(
     **more: Any,
 ) -> dict[str, Any]:
     """In place of Hermes' own wait, which has a limit and answers the oldest of several. Silence is not called a no."""
-    if not isinstance(notify, Asker):
+    if not isinstance(notify, RunApprovals):
         return original(session_key, notify, data, **more)
     told = {
         "command": data.get("command", ""),
@@ -140,7 +129,7 @@ def _await_decision(
     }
     fire = getattr(approval, "_fire_approval_hook", lambda *_, **__: None)
     fire("pre_approval_request", **told)
-    decision = notify(data)
+    decision = notify.ask(data)
     is_answered = decision.reason != "expired"
     fire("post_approval_response", **told, choice=decision.choice if is_answered else "timeout")
     return {
@@ -150,24 +139,108 @@ def _await_decision(
     }
 
 
-def _by_callback(asker: Asker, command: str, description: str, *, allow_permanent: bool = True, **more: Any) -> Choice:
-    """For the few tools that know the callback alone (codex's app server)."""
-    data = {
-        "command": command,
-        "description": description,
-        "pattern_keys": [description],
-        "allow_permanent": allow_permanent,
-        "smart_denied": more.get("smart_denied", False),
-    }
-    return for_hermes(asker(data).choice)
+_next_subagent: contextvars.ContextVar[str] = contextvars.ContextVar("portal_next_subagent", default="")
 
 
-def _carry_context(pool: type[Any]) -> None:
+def _carry_context(approval: Any, pool: type[Any]) -> None:
     """Have the threads of subagents know whose run they belong to: their executor starts them without a context."""
     original = pool.submit
 
+    def in_subagent(key: str, work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        approval.set_current_session_key(key)
+        return work(*args, **kwargs)
+
     @functools.wraps(original)
     def submit(self: Any, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        key = _next_subagent.get()
+        if key:
+            _next_subagent.set("")  # it is for the thread that comes next alone
+            work = functools.partial(in_subagent, key, work)
         return original(self, contextvars.copy_context().run, work, *args, **kwargs)
 
     pool.submit = submit
+
+
+class RunApprovals:
+    """The approvals of one run: enter it in the run's thread, around the run."""
+
+    def __init__(
+        self,
+        hooks: Approvals,
+        session_id: str,
+        patterns: Iterable[str],
+        pauses: Pauses,
+        on_session_grant: Callable[[list[str]], None],
+    ) -> None:
+        """`patterns`: what the session and its profile may do unasked."""
+        self._hooks = hooks
+        self._session_id = session_id
+        self._patterns = set(patterns)
+        self._pauses = pauses
+        self._on_session_grant = on_session_grant
+        self._lock = threading.Lock()
+        self._keys: set[str] = set()
+
+    @contextlib.contextmanager
+    def bound(self) -> Iterator[None]:
+        self._hooks.read_allowlist()
+        self._begin(self._session_id)
+        try:
+            with self._hooks.in_thread(self._session_id, self._by_callback):
+                yield
+        finally:
+            with self._lock:
+                keys, self._keys = self._keys, set()
+            for key in keys:
+                self._hooks.end(key)
+
+    def begin_subagent(self, task_id: str) -> None:
+        """In the thread that is about to start the subagent's."""
+        self._begin(task_id)
+        _next_subagent.set(task_id)
+
+    def end_subagent(self, task_id: str) -> None:
+        with self._lock:
+            is_ours = task_id in self._keys
+            self._keys.discard(task_id)
+        if is_ours:
+            self._hooks.end(task_id)
+
+    def ask(self, data: dict[str, Any]) -> Decision:
+        """Blocks until it is decided. What is allowed for longer than once is so for the whole run, subagents too."""
+        patterns = [str(key) for key in data.get("pattern_keys") or [data.get("pattern_key") or ""] if key]
+        permanent = bool(data.get("allow_permanent", False))
+        choices: list[Choice] = [choice for choice in CHOICES if permanent or choice != "always"]
+        if data.get("smart_denied") or not patterns or PER_CALL_KEYS.intersection(patterns):
+            choices, permanent = ["once", "deny"], False
+        decision = self._pauses.ask_approval(
+            str(data.get("command", "")), str(data.get("description", "")), patterns, choices, allow_permanent=permanent
+        )
+        if decision.choice in ("session", "always"):
+            with self._lock:
+                self._patterns.update(patterns)
+                keys = list(self._keys)
+            for key in keys:
+                self._hooks.grant(key, patterns)
+        if decision.choice == "session":
+            self._on_session_grant(patterns)
+        return decision
+
+    def _begin(self, key: str) -> None:
+        with self._lock:
+            self._keys.add(key)
+            patterns = set(self._patterns)
+        self._hooks.begin(key, patterns, self)
+
+    def _by_callback(
+        self, command: str, description: str, *, allow_permanent: bool = True, smart_denied: bool = False, **_: Any
+    ) -> Choice:
+        """For the few tools that know the callback alone (codex's app server)."""
+        data = {
+            "command": command,
+            "description": description,
+            "pattern_keys": [description],
+            "allow_permanent": allow_permanent,
+            "smart_denied": smart_denied,
+        }
+        return for_hermes(self.ask(data).choice)

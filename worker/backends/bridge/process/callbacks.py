@@ -57,6 +57,8 @@ class Callbacks:
         agent.status_callback = self._on_status
         agent.notice_callback = self._on_notice
         agent.clarify_callback = self._on_clarify
+        if hasattr(agent, "_stream_needs_break"):
+            agent._stream_needs_break = False  # left from a turn that was stopped after a tool
         if hasattr(agent, "_stream_think_scrubber"):
             agent._stream_think_scrubber = self._splitter
         if hasattr(agent, "_compress_context"):

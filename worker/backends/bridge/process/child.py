@@ -1,6 +1,7 @@
 """A bridge child from its first line to its last: arguments, Hermes, an endpoint, and a clean end."""
 
 import argparse
+import ctypes
 import faulthandler
 import json
 import logging
@@ -14,11 +15,11 @@ from typing import IO, NoReturn
 
 from . import endpoint, lifeline, wire
 from .hermes import Hermes, HomeUnusable, ModelSpec
-from .pool import DEFAULT_IDLE_S, DEFAULT_MAX_AGENTS, AgentPool
+from .pool import DEFAULT_IDLE_S, DEFAULT_MAX_AGENTS, SWEEP_S, AgentPool
 from .server import Server
 
 CANNOT_START = 3  # the exit code; why stands on stderr
-INTERRUPT_GRACE_S = 0.3  # for runs to say that they were stopped; the worker kills after 1.5 s
+INTERRUPT_GRACE_S = 0.8  # for runs to say that they were stopped; the worker kills after 1.5 s
 MIN_SECRET_CHARS = 16
 
 log = logging.getLogger("portal_bridge")
@@ -41,7 +42,7 @@ class Ending:
 def main(arguments: list[str]) -> None:
     ready = _own_stdout()
     options = _parsed(arguments)
-    secret = os.environ.pop(wire.SECRET_VARIABLE, "")
+    secret = _taken_secret()
     _log_to_stderr()
     if len(secret) < MIN_SECRET_CHARS:
         _give_up(f"{wire.SECRET_VARIABLE} is missing or shorter than {MIN_SECRET_CHARS} characters.")
@@ -50,7 +51,13 @@ def main(arguments: list[str]) -> None:
     hermes, listener = _prepared(options)  # a signal meanwhile just ends us
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ending.set())
-    pool = AgentPool(hermes, max_agents=options.max_agents, idle_s=options.idle_s)
+    pool = AgentPool(
+        hermes,
+        max_agents=options.max_agents,
+        idle_s=options.idle_s,
+        kept_run_s=options.kept_run_s,
+        sweep_s=options.sweep_s,
+    )
     server = Server(listener, secret, pool, profile=options.profile, on_shutdown=ending.set)
     threading.Thread(target=server.serve, name="server", daemon=True).start()
     if options.spare:
@@ -80,7 +87,7 @@ def _end(pool: AgentPool, server: Server) -> NoReturn:
     pool.close()
     server.close()
     deadline = time.monotonic() + INTERRUPT_GRACE_S
-    while pool.counts()[1] and time.monotonic() < deadline:
+    while (pool.counts()[1] or server.is_telling) and time.monotonic() < deadline:
         time.sleep(0.01)
     lifeline.end_tools()
     logging.shutdown()
@@ -104,6 +111,19 @@ def _own_stdout() -> IO[bytes]:
     return ready
 
 
+def _taken_secret() -> str:
+    """Out of the environment, and on Linux out of what tools could read of it in /proc."""
+    secret = os.environ.get(wire.SECRET_VARIABLE, "")
+    if lifeline.IS_LINUX and secret:
+        find = ctypes.CDLL(None).getenv
+        find.restype = ctypes.c_void_p
+        place = find(wire.SECRET_VARIABLE.encode())
+        if place:
+            ctypes.memset(place, ord("-"), len(os.fsencode(secret)))
+    os.environ.pop(wire.SECRET_VARIABLE, None)
+    return secret
+
+
 def _log_to_stderr() -> None:
     """Names and ids, never contents. Hermes has log files of its own, in its home."""
     handler = logging.StreamHandler(sys.stderr)
@@ -122,9 +142,23 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--profile", help="its name, which `ping` tells")
     parser.add_argument("--parent-pid", type=int, help="whose end is ours; the process that started us")
     parser.add_argument("--no-spare", dest="spare", action="store_false", help="keep no agent ready for new sessions")
-    minutes = float(os.environ.get("HERMES_BRIDGE_IDLE_MINUTES") or DEFAULT_IDLE_S / 60)
-    agents = int(os.environ.get("HERMES_BRIDGE_MAX_AGENTS") or DEFAULT_MAX_AGENTS)
-    parser.set_defaults(idle_s=minutes * 60, max_agents=agents)
+    parser.set_defaults(
+        max_agents=int(_setting("HERMES_BRIDGE_MAX_AGENTS", DEFAULT_MAX_AGENTS)),
+        idle_s=_setting("HERMES_BRIDGE_IDLE_MINUTES", DEFAULT_IDLE_S / 60) * 60,
+        kept_run_s=_setting("PORTAL_BRIDGE_KEPT_RUN_S", wire.KEPT_RUN_S),
+        sweep_s=_setting("PORTAL_BRIDGE_SWEEP_S", SWEEP_S),
+    )
     options = parser.parse_args(arguments)
     options.hermes_home = options.hermes_home.expanduser().absolute()
     return options
+
+
+def _setting(name: str, default: float) -> float:
+    """A positive number from the environment, which is then taken out of it: tools have no use for it."""
+    try:
+        value = float(os.environ.pop(name, "") or default)
+    except ValueError:
+        value = 0
+    if value <= 0:
+        _give_up(f"{name} must be a positive number.")
+    return value

@@ -46,6 +46,7 @@ FINISHED = {
 _STATUS = re.compile(r"\bHTTP (\d{3})\b")
 _FINISH = re.compile(r"finish_reason=(\w+)")
 _CONTEXT = re.compile(r"context (length|window)|too many tokens|maximum context", re.IGNORECASE)
+_THOUGHT = re.compile(r"<(think|thinking|thought|reasoning|reasoning_scratchpad)>.*?</\1>", re.IGNORECASE | re.DOTALL)
 _TRUNCATED = "Response remained truncated"
 
 
@@ -113,7 +114,9 @@ def _code_of(reason: str, error: str) -> tuple[FailureCode, bool]:
 
 def missing_text(final: str, streamed: str, last_streamed: str) -> str:
     """What of the final text was not streamed: all of it, its end (Hermes adds to it), or nothing. `last_streamed`: the
-    text since the last tool. White space does not count: Hermes joins and strips."""
+    text since the last tool. White space does not count: Hermes joins and strips. Nor do think tags: it cuts them out
+    of code, too."""
+    streamed, last_streamed = _THOUGHT.sub("", streamed), _THOUGHT.sub("", last_streamed)
     wanted = _squeezed(final)
     if not wanted or _squeezed(streamed).endswith(wanted):
         return ""

@@ -9,7 +9,7 @@ from typing import Any
 
 from . import outcome, wire
 from .agent_session import AgentSession
-from .approvals import Asker
+from .approvals import RunApprovals
 from .builder import Builder, Cancelled
 from .callbacks import Callbacks
 from .hermes import Hermes, ModelSpec
@@ -44,6 +44,13 @@ class Run:
         self.log = RunLog(on_overflow=self._stop_overflow)
         self.pauses = Pauses(self.log)
         self._session = session
+        self._approvals = RunApprovals(
+            hermes.approvals,
+            session.session_id,
+            {*request.allowed, *session.grants},
+            self.pauses,
+            on_session_grant=session.grants.update,
+        )
         self._hermes = hermes
         self._builder = builder
         self._workspaces = workspaces
@@ -159,11 +166,7 @@ class Run:
 
     def _call(self, agent: Any) -> dict[str, Any]:
         session, request = self._session, self.request
-        asker = Asker(self.pauses, session.grants.update)
-        with (
-            self._hermes.session(session.session_id, request.workspace),
-            self._hermes.approvals.of_run(self.run_id, {*request.allowed, *session.grants}, asker),
-        ):
+        with self._hermes.session(session.session_id, request.workspace), self._approvals.bound():
             result = agent.run_conversation(
                 request.message, conversation_history=session.messages, task_id=session.session_id
             )
@@ -172,7 +175,9 @@ class Run:
     def _on_subagent(self, task_id: str, has_begun: bool) -> None:
         if has_begun:
             self._workspaces.enter_subagent(task_id, self._session.session_id)
+            self._approvals.begin_subagent(task_id)
         else:
+            self._approvals.end_subagent(task_id)
             self._workspaces.leave(task_id)
 
     def _outcome(self, result: dict[str, Any] | None, error: BaseException | None) -> outcome.Outcome:

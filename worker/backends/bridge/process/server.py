@@ -43,6 +43,8 @@ class Server:
         self._begun_at = time.monotonic()
         self._room = threading.BoundedSemaphore(MAX_CONNECTIONS)
         self._is_closed = False
+        self._lock = threading.Lock()
+        self._streams = 0
         self._actions: dict[str, Callable[[Answer], Any]] = {
             "chat": lambda request: self._pool.chat(requests.chat_request(request)),
             "get_output": self._get_output,
@@ -72,6 +74,12 @@ class Server:
                 connected.close()
                 continue
             threading.Thread(target=self._attend, args=(connected,), name="connection", daemon=True).start()
+
+    @property
+    def is_telling(self) -> bool:
+        """Whether a stream has not been told to its end."""
+        with self._lock:
+            return self._streams > 0
 
     def close(self) -> None:
         self._is_closed = True
@@ -147,8 +155,14 @@ class Server:
         cursor, event_cursor = requests.cursor(request, "cursor"), requests.cursor(request, "event_cursor")
         answer = wire.StreamAnswer(run_id=run.run_id, status=run.log.status)
         connection.send(wire.encode({"ok": True, **answer}))
-        for lines in run.log.follow(cursor, event_cursor, connection.is_open):
-            connection.send(lines)
+        with self._lock:
+            self._streams += 1
+        try:
+            for lines in run.log.follow(cursor, event_cursor, connection.is_open):
+                connection.send(lines)
+        finally:
+            with self._lock:
+                self._streams -= 1
 
     def _get_output(self, request: Answer) -> wire.Output:
         run = self._run(request)

@@ -21,17 +21,17 @@ class Workspaces:
     def __init__(self) -> None:
         self._terminal: Any = importlib.import_module("tools.terminal_tool")
         self._lock = threading.Lock()
-        self._directories: dict[str, str | None] = {}
+        self._directories: dict[str, str | None] = {}  # as the turns of the session want it
 
     def enter(self, session_id: str, directory: str | None) -> None:
         """Before each turn; a `cd` of an earlier turn holds on. Raises OSError when the directory cannot be made."""
         if directory is not None:
             os.makedirs(directory, mode=0o700, exist_ok=True)
         with self._lock:
-            if session_id in self._directories and self._directories[session_id] == directory:
-                return
+            is_new = self._directories.get(session_id, ...) != directory
             self._directories[session_id] = directory
-        self._register(session_id, directory)
+        reached = None if is_new else self._terminal.get_session_cwd(session_id)
+        self._register(session_id, reached if reached and os.path.isdir(reached) else directory)
 
     def enter_subagent(self, task_id: str, session_id: str) -> None:
         with self._lock:
