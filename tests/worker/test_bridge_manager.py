@@ -237,6 +237,18 @@ def test_a_home_that_is_not_there_is_said(home: ScriptedHome, tmp_path: Path) ->
     manager.close()
 
 
+@pytest.mark.parametrize("where", ["/", "/usr", "/usr/bin/../"])
+def test_a_folder_of_the_system_is_no_home(home: ScriptedHome, where: str) -> None:
+    """Hermes makes its home private (0700), whatever it is."""
+    before = os.stat(where).st_mode
+    manager = home.manager()
+    manager._find_home = lambda: Path(where)
+    with pytest.raises(StartFailed, match="folder of the system"):
+        manager.take("run")
+    assert os.stat(where).st_mode == before
+    assert manager.children() == []
+
+
 def test_after_a_failed_start_turns_fail_at_once_until_it_is_tried_again(
     managed: Callable[..., BridgeManager], home: ScriptedHome, quick: None
 ) -> None:

@@ -253,6 +253,8 @@ def _check_home(home: Path, profile: str | None) -> None:
     whose = f"The home of the profile {profile!r}" if profile else "Hermes' home"
     how = "give its right path" if profile else "run `hermes setup` as the user of the worker, or set HERMES_HOME"
     try:
+        if len(home.resolve().parts) < 3:
+            raise StartFailed(f"{whose}, {home}, is a folder of the system: Hermes would lock others out of it.")
         if home.is_dir():
             next(home.iterdir(), None)
             return
