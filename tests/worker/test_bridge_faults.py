@@ -392,6 +392,19 @@ def test_a_run_that_talks_on_after_it_was_told_to_stop_is_ended_too(desk: Bridge
     wait_for(lambda: not psutil.pid_exists(pid), "the end of the child")
 
 
+def test_a_run_that_was_ended_here_and_goes_on_there_is_ended_there_too(desk: BridgeDesk, home: ScriptedHome) -> None:
+    """Nobody reads it any more, so no end of it is seen."""
+    home.script(turn=[{"event": "stream.delta", "text": "on and on "}, {"sleep": 0.01}] * 2_000)
+    run_id = desk.begin("go")
+    desk.desk.wait(lambda: desk.desk.seen_text(run_id), what="some text")
+    pid = pid_of(desk)
+    desk.desk.context.live_runs.get(run_id).shut_down()
+    assert desk.ended(run_id) == ("interrupted", "shutdown")
+    assert psutil.pid_exists(pid), "it was told first"
+    wait_for(lambda: not psutil.pid_exists(pid), "the end of the child")
+    assert [each["run_id"] for each in home.requests("interrupt")] == [run_id]
+
+
 def test_one_that_stops_when_told_is_left_alive(desk: BridgeDesk, home: ScriptedHome) -> None:
     desk.desk.start_threads()
     usage = {"input_tokens": 1, "output_tokens": 2, "cached_tokens": 0, "reasoning_tokens": 0}
