@@ -47,6 +47,9 @@ class Settings(BaseSettings):
     hermes_gateway_key: SecretStr | None = Field(default=None, validation_alias="HERMES_GATEWAY_KEY")
     gateway_api: Literal["responses", "runs"] = Field(default="responses", validation_alias="PORTAL_GATEWAY_API")
     gateway_model: str | None = Field(default=None, validation_alias="PORTAL_GATEWAY_MODEL")
+    allow_private_addresses: bool = Field(  # of gateways that were typed in a page (S37)
+        default=False, validation_alias="PORTAL_ALLOW_PRIVATE_ADDRESSES"
+    )
     demo_url: str | None = Field(default=None, validation_alias="PORTAL_DEMO_URL")  # set by `portal up`
     demo_key: SecretStr | None = Field(default=None, validation_alias="PORTAL_DEMO_KEY")
     context_budget_tokens: int = Field(default=48_000, ge=1_000, validation_alias="PORTAL_CONTEXT_BUDGET_TOKENS")

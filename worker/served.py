@@ -48,6 +48,7 @@ class Served:
         self._backends = backends
         self._faults: dict[str, str | None] = {}
         self._search_at = 0.0  # monotonic
+        self._were_gone: set[str] = set()
 
     def look(self) -> None:
         """Raises Unavailable without the database; then the last look counts on."""
@@ -66,6 +67,13 @@ class Served:
             keys={name: bool(os.environ.get(name)) for name in names if not is_portals(name)},
             looked_at=clock.now(),
         )
+        self._forget_gone({row.name for row in profiles})
+
+    def _forget_gone(self, names: set[str]) -> None:
+        """End the agents of profiles that are gone, at the second look: one of them may just have been added."""
+        gone = self._backends.profiles() - names
+        self._backends.forget(gone & self._were_gone)
+        self._were_gone = gone
 
     def _profiles(self, rows: Sequence[Profile]) -> list[ProfileFacts]:
         agents = _by_profile([facts for backend in self._backends.holding_agents() for facts in backend.describe()])

@@ -133,6 +133,17 @@ def test_a_home_that_cannot_be_used_is_missing_and_its_path_is_not_told(desk: De
     assert "canary-path" not in seen["gone"].model_dump_json()
 
 
+def test_agents_of_a_profile_that_is_gone_are_ended_at_the_second_look(desk: Desk) -> None:
+    forgotten: list[set[str]] = []
+    desk.context.backends.profiles = lambda: {"work", "gone"}
+    desk.context.backends.forget = forgotten.append
+    with transaction(desk.factory) as db:
+        catalogue.put_profile(db, name="work")
+    for _ in range(3):
+        look(desk)
+    assert forgotten == [set(), {"gone"}, {"gone"}]
+
+
 def test_a_long_story_keeps_its_end(desk: Desk, tmp_path: Path) -> None:
     with transaction(desk.factory) as db:
         catalogue.put_profile(db, name="work", hermes_home=str(tmp_path))
