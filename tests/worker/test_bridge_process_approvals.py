@@ -283,6 +283,20 @@ def test_a_subagent_asks_in_the_turn_of_its_parent(child: BridgeChild, target: T
     assert not target.is_there
 
 
+def test_what_a_subagent_may_for_the_session_its_parent_may_too(
+    child: BridgeChild, target: Target, others: list[Target]
+):
+    goal = f"[[danger:{target.path}]] [[then]] [[danger:{others[0].path}]] [[then]] [[say:done]]"
+    running = child.begin(f'[[tool:delegate_task:{{"goal": "{goal}"}}]] [[then]] {others[1].danger}')
+    decide(child, running, "session")
+    turn = running.end()
+    assert len(turn.of("approval.requested")) == 1
+    assert not any(each.is_there for each in (target, others[0], others[1]))
+    again = child.play(others[2].danger, history=None, after=turn.run_id, session_id=turn.session_id)
+    assert not again.of("approval.requested")
+    assert not others[2].is_there
+
+
 def test_a_script_is_asked_for_as_a_whole(child: BridgeChild, target: Target):
     code = f"import shutil; shutil.rmtree('{target.path}'); print('gone')"
     running = child.begin(f'[[tool:execute_code:{{"code": "{code}"}}]] [[then]] [[say:over]]')

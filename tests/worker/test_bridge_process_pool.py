@@ -102,6 +102,17 @@ def test_a_model_that_cannot_be_had_fails_the_turn_and_not_the_child(start: Call
     assert child.ask("ping")["ok"]
 
 
+def test_the_settings_of_the_source_document_count(start: Callable[..., BridgeChild]):
+    child = start(environment={"HERMES_BRIDGE_MAX_TURNS": "2"})
+    steps = "".join(f'[[tool:terminal:{{"command": "echo {step}"}}]] [[then]] ' for step in range(3)) + "[[say:all]]"
+    assert child.play(steps).last["finish_reason"] == "max_iterations"
+    assert child.play(steps, max_iterations=5).text.endswith("all")
+    with sqlite3.connect(child.home / "state.db") as db:
+        assert set(db.execute("select source from sessions")) == {("cli",)}
+    other = start(environment={"HERMES_BRIDGE_PROVIDER": "no-such-provider"})
+    assert "no-such-provider" in other.play("[[say:x]]").last["message"]
+
+
 # ---- dropped
 
 

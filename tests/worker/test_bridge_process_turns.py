@@ -184,6 +184,7 @@ def test_todos_come_whole_also_when_they_are_merged(child: BridgeChild):
     assert [todo["status"] for todo in first["todos"]] == ["completed", "in_progress", "pending"]
     assert [todo["status"] for todo in second["todos"]] == ["completed", "completed", "pending"]
     assert turn.of("tool.completed")[0]["n"] < first["n"]
+    assert turn.text == "ok"  # with nothing in front of it
 
 
 def test_a_result_of_20_mb_comes_whole_in_pieces(child: BridgeChild):

@@ -13,7 +13,6 @@ never writes its config.yaml.
 import contextlib
 import contextvars
 import functools
-import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -30,8 +29,6 @@ ASKING = ("HERMES_EXEC_ASK", "HERMES_GATEWAY_SESSION")  # some of its checks loo
 DECIDING = ("HERMES_YOLO_MODE", "HERMES_CRON_SESSION", "HERMES_INTERACTIVE")
 """Variables by which Hermes would decide without asking, or ask elsewhere. A profile's `.env` cannot set them."""
 PER_CALL_KEYS = frozenset({"mcp_elicitation"})  # there is no pattern to remember
-
-log = logging.getLogger("portal_bridge")
 
 
 class UnknownHermes(Exception):
@@ -55,7 +52,9 @@ def for_hermes(choice: Choice) -> Choice:
 class Approvals:
     """The hooks in one Hermes process. Raises UnknownHermes when they do not fit."""
 
-    def __init__(self, approval: Any, terminal: Any, daemon_pool: type[Any], load_config: Callable[[], Any]) -> None:
+    def __init__(
+        self, approval: Any, terminal: Any, daemon_pool: type[Any], read_config: Callable[[], dict[str, Any]]
+    ) -> None:
         """The modules `tools.approval` and `tools.terminal_tool`, the executor of `tools.daemon_pool`."""
         missing = [name for name in NEEDED if not hasattr(approval, name)]
         if missing or not hasattr(terminal, "set_approval_callback"):
@@ -65,7 +64,7 @@ class Approvals:
             )
         self._approval = approval
         self._terminal = terminal
-        self._load_config = load_config
+        self._read_config = read_config
         approval._YOLO_MODE_FROZEN = False
         approval._await_gateway_decision = functools.partial(
             _await_decision, approval, approval._await_gateway_decision
@@ -98,11 +97,8 @@ class Approvals:
 
     def read_allowlist(self) -> None:
         """What config.yaml lists is allowed for the process: exactly that, also after a line was taken out."""
-        try:
-            listed = {str(pattern) for pattern in self._load_config().get("command_allowlist") or []}
-        except Exception as error:  # a broken file allows nothing  # noqa: BLE001
-            log.warning("allowlist.unreadable error=%s", type(error).__name__)
-            listed = set()
+        found = self._read_config().get("command_allowlist")
+        listed = {str(pattern) for pattern in found} if isinstance(found, list) else set()
         with self._approval._lock:
             self._approval._permanent_approved.clear()
             self._approval._permanent_approved.update(listed)

@@ -107,6 +107,10 @@ class Callbacks:
         for place in range(0, len(text), wire.PIECE_CHARS):
             piece = text[place : place + wire.PIECE_CHARS]
             with self._lock:
+                if not self._streamed:
+                    piece = piece.lstrip("\n")  # after a tool Hermes begins so, also where no text was before
+                if not piece:
+                    continue
                 self._streamed.append(piece)
                 self._segment.append(piece)
                 self._log.say(piece)

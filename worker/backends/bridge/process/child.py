@@ -66,6 +66,7 @@ def main(arguments: list[str]) -> None:
     told = wire.Ready(event="ready", endpoint=listener.address, pid=os.getpid(), protocol=wire.PROTOCOL)
     ready.write(json.dumps(told).encode() + b"\n")
     ready.flush()
+    _hush()
     log.info("bridge.ready pid=%d hermes=%s", os.getpid(), hermes.version)
     ending.wait()
     _end(pool, server)
@@ -104,11 +105,19 @@ def _give_up(why: str) -> NoReturn:
 
 def _own_stdout() -> IO[bytes]:
     """The real stdout, for the ready line alone. It stays open as long as we live, and no tool inherits it: its end
-    means that we have ended. What anybody prints goes to stderr."""
+    means that we have ended. What is printed while we start goes to stderr."""
     ready = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     sys.stdout = sys.stderr
     return ready
+
+
+def _hush() -> None:
+    """From now on what is printed goes nowhere: agents print what people say, and stderr is kept by the worker."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 1)
+    os.close(nothing)
+    sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - as long as the process lives
 
 
 def _taken_secret() -> str:

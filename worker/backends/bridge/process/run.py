@@ -5,6 +5,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from . import outcome, wire
@@ -38,7 +39,7 @@ class Run:
         on_end: Callable[["Run"], None],
     ) -> None:
         """`on_end` is called in the run's thread when the session is free again, before the last event is told."""
-        self.request = request
+        self.request = replace(request, history=None)  # the session has it
         self.run_id = request.run_id
         self.ended_at: float | None = None  # monotonic
         self.log = RunLog(on_overflow=self._stop_overflow)
@@ -95,6 +96,7 @@ class Run:
             ending = self._failed("agent_failed", error, retryable=True)
         self.pauses.withdraw()
         self.ended_at = time.monotonic()
+        self.request = replace(self.request, message="", instructions=None)  # what it said is kept longer
         self._on_end(self)
         event, fields = ending
         self.log.end(event, **fields)
