@@ -69,10 +69,28 @@ def test_in_a_tool_its_process_ends(child: BridgeChild):
     child.wait_for(lambda: not processes_with(mark))
 
 
-def test_in_a_silent_model(child: BridgeChild):
+def test_in_a_silent_model_its_request_ends_too(child: BridgeChild, model: ScriptedModel):
+    before = len(model.requests())
     running = child.begin("[[hang:30]] [[say:x]]")
     running.wait("status")
+    time.sleep(0.3)  # the request is open, which nothing tells
     interrupt(child, running)
+    child.wait_for(lambda: len(model.requests()) > before, timeout_s=5)
+    assert model.requests()[-1]["outcome"] == "client_closed"
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 0.05, 0.1, 0.2, 0.4])
+def test_what_a_stopped_turn_left_never_gets_into_the_next(child: BridgeChild, wait_s: float):
+    session = {"session_id": f"20260102_030405_leaks{wait_s:g}"}
+    running = child.begin("[[hang:0.6]] [[say:LEAK]] [[stream:50:20]]", **session)
+    running.wait("status")
+    time.sleep(wait_s)
+    first = interrupt(child, running)
+    second = child.play("[[stream:80:20]]", history=None, after=first.run_id, **session)
+    assert [piece.partition(":")[0] for piece in second.text.split()] == [str(number) for number in range(80)]
+    assert second.one("run.begun")["warm"]
+    history = child.ask("get_history", session_id=session["session_id"])["messages"]
+    assert [message["role"] for message in history] == ["user", "assistant", "user", "assistant"]
 
 
 def test_while_it_waits_to_try_again(child: BridgeChild):

@@ -12,12 +12,13 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class AgentSession:
-    """`agent`, `signature`, `messages` and `grants` belong to the thread of the session's run while there is one; all
-    else to the pool's lock."""
+    """`agent`, `signature`, `model`, `messages` and `grants` belong to the thread of the session's run while there is
+    one; all else to the pool's lock."""
 
     session_id: str
-    agent: Any = None
-    signature: str = ""  # of what the agent was made with
+    agent: Any = None  # also None after an interrupt: the next turn gets another, which is told `messages`
+    signature: str = ""  # of what the agent was made with; empty: none was made yet
+    model: str = ""
     messages: list[dict[str, Any]] = field(default_factory=list)
     grants: set[str] = field(default_factory=set)  # patterns allowed for this session
     run: "Run | None" = None
@@ -33,5 +34,5 @@ class AgentSession:
             last_run_id=self.last_run_id,
             waits_for=None if run is None else run.pauses.waits_for,
             idle_s=0.0 if run is not None else round(time.monotonic() - self.idle_since, 1),
-            model=str(getattr(self.agent, "model", "") or ""),
+            model=self.model,
         )

@@ -10,8 +10,11 @@ import json
 import logging
 import os
 import sys
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from . import approvals, wire
@@ -82,6 +85,7 @@ class Hermes:
             importlib.import_module("tools.daemon_pool").DaemonThreadPoolExecutor,
             self._config_to_read,
         )
+        _find_all_sockets(importlib.import_module("agent.agent_runtime_helpers"))
         self._session_db = self._open_session_db()
         self._start_mcp()
 
@@ -186,6 +190,12 @@ class Hermes:
                 agent.close()
             else:
                 agent.release_clients()
+
+    def discard(self, agent: Any) -> None:
+        """Give up an agent that was interrupted: a thread of its last request may live on until its next byte, and
+        would take the stream of the agent's next turn for its own."""
+        agent._interrupt_requested = True  # Hermes has cleared it; that thread looks at it with each piece
+        threading.Thread(target=self.release, args=(agent, []), kwargs={"for_good": False}, daemon=True).start()
 
     def describe(self, error: BaseException) -> str:
         """An exception for people, without keys."""
@@ -299,6 +309,22 @@ def _set_window(agent: Any, context_length: int) -> None:
             provider=agent.provider,
             api_mode=agent.api_mode,
         )
+
+
+def _find_all_sockets(helpers: Any) -> None:
+    """An interrupt shuts down the sockets of the request that is open, or the model goes on to its end. Hermes looks
+    for them in the client's one transport; where no proxy is set it sends over others, mounted beside it."""
+    original = getattr(helpers, "_iter_pool_sockets", None)
+    if original is None:
+        return
+
+    def of_all_transports(client: Any) -> Iterator[Any]:
+        yield from original(client)
+        mounted = getattr(getattr(client, "_client", None), "_mounts", None) or {}
+        for transport in list(mounted.values()):
+            yield from original(SimpleNamespace(_client=SimpleNamespace(_transport=transport)))
+
+    helpers._iter_pool_sockets = of_all_transports
 
 
 def _positive(text: str | None) -> int | None:

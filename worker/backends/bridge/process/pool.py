@@ -71,7 +71,6 @@ class AgentPool:
                 session = self._standing(session, request)
             else:
                 session, dropped = self._begun_anew(session, request)
-            warm = session.agent is not None
             run = Run(
                 request,
                 session,
@@ -87,11 +86,11 @@ class AgentPool:
                 self._begun.popitem(last=False)
         self._release(dropped, for_good=False)
         run.start()
-        return wire.ChatAnswer(run_id=run.run_id, session_id=session.session_id, status="running", warm=warm)
+        return wire.ChatAnswer(run_id=run.run_id, session_id=session.session_id, status="running", warm=run.is_warm)
 
     def _standing(self, session: AgentSession | None, request: ChatRequest) -> AgentSession:
         """The held session, if it stands where the turn goes on."""
-        if session is None or session.agent is None or session.last_run_id is None or session.is_doomed:
+        if session is None or session.last_run_id is None or session.is_doomed:
             raise WireError("session_not_found", "The session is not held here.")
         if request.after is not None and request.after != session.last_run_id:
             raise WireError("session_not_found", "The session stands after another run.")
@@ -122,8 +121,8 @@ class AgentPool:
                 return
             session.run = None
             session.idle_since = time.monotonic()
-            session.last_run_id = run.run_id if session.agent is not None else None
-            is_dropped = session.is_doomed or session.agent is None
+            session.last_run_id = run.run_id
+            is_dropped = session.is_doomed or not session.signature
             if is_dropped:
                 del self._sessions[session.session_id]
         if is_dropped:

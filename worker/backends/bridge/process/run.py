@@ -39,6 +39,7 @@ class Run:
         on_end: Callable[["Run"], None],
     ) -> None:
         """`on_end` is called in the run's thread when the session is free again, before the last event is told."""
+        self.is_warm = request.history is None  # the conversation was held here
         self.request = replace(request, history=None)  # the session has it
         self.run_id = request.run_id
         self.ended_at: float | None = None  # monotonic
@@ -103,10 +104,10 @@ class Run:
 
     def _turn(self) -> tuple[str, dict[str, Any]]:
         session = self._session
-        warm = session.agent is not None
         if session.agent is None:
             try:
                 session.agent, session.signature = self._builder.take(self._spec, session.session_id, self._stop)
+                session.model = str(getattr(session.agent, "model", "") or "")
             except Cancelled:
                 self._keep(None, outcome.Interrupted(), "")
                 return "run.interrupted", {"usage": none_spent()}
@@ -118,16 +119,16 @@ class Run:
         except OSError as error:
             self._keep(None, outcome.Failed("agent_not_made", "", False), "")
             return self._failed("agent_not_made", error, retryable=False)
-        return self._converse(session.agent, warm=warm)
+        return self._converse(session.agent)
 
     @property
     def _spec(self) -> ModelSpec:
         return self.request.model
 
-    def _converse(self, agent: Any, *, warm: bool) -> tuple[str, dict[str, Any]]:
+    def _converse(self, agent: Any) -> tuple[str, dict[str, Any]]:
         callbacks = Callbacks(self.log, self.pauses, self._on_subagent, self._hermes.count_tokens)
         usage = TurnUsage(agent)
-        self.log.add("run.begun", model=str(getattr(agent, "model", "") or ""), warm=warm)
+        self.log.add("run.begun", model=self._session.model, warm=self.is_warm)
         error: BaseException | None = None
         result: dict[str, Any] | None = None
         callbacks.bind(agent, usage)
@@ -147,6 +148,9 @@ class Run:
             (result or {}).get("last_reasoning") if isinstance(ended, outcome.Completed) else None,
         )
         self._keep(result, ended, callbacks.last_streamed)
+        if isinstance(ended, outcome.Interrupted) and (result is not None or error is not None):
+            self._session.agent = None
+            self._hermes.discard(agent)
         return self._told(ended, usage.read(), error)
 
     def _enter(self, agent: Any) -> bool:
