@@ -60,16 +60,14 @@ def portal_runs(state: Any) -> list[dict[str, Any]]:
 @control_command(args=[("on", bool)], signature="[on=true|false]")  # type: ignore[untyped-decorator]
 def portal_drain(state: Any, on: bool = True) -> dict[str, str]:
     """Take no more turns (those that run go on), or take them again."""
-    context = lifecycle.current()
+    process = lifecycle.process()
+    context = process.context
     for queue in (task_names.RUNS_QUEUE, task_names.worker_queue(context.worker_id)):
         if on:
             state.consumer.call_soon(state.consumer.cancel_task_queue, queue)
         else:
             state.consumer.call_soon(state.consumer.add_task_queue, queue)
-    if on:
-        context.draining.set()
-    else:
-        context.draining.clear()
+    process.drain(on)
     return {"ok": f"draining: {len(context.live_runs)} runs go on" if on else "takes turns again"}
 
 

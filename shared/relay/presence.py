@@ -124,9 +124,12 @@ class Presence:
             pipe.delete(self._keys.mailbox(worker_id))
             pipe.execute()
 
-    def worker_is_alive(self, worker_id: str) -> bool:
+    def takes_turns(self, worker_id: str) -> bool:
+        """Whether it lives and is not draining."""
         with relay_errors():
-            return bool(self._client.exists(self._keys.worker(worker_id)))
+            raw = self._client.get(self._keys.worker(worker_id))
+        facts = None if raw is None else _read(WorkerFacts, raw)
+        return facts is not None and not facts.draining
 
     def run_is_alive(self, run_id: str) -> bool:
         with relay_errors():

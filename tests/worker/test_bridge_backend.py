@@ -182,7 +182,7 @@ def test_a_turn_tried_again_is_not_remembered_twice(bridge: BridgeDesk) -> None:
 def test_the_worker_that_holds_the_agent_gets_the_next_turn(bridge: BridgeDesk) -> None:
     desk = bridge.desk
     desk.start_threads()
-    desk.wait(lambda: desk.context.presence.worker_is_alive("worker-a"), what="the worker's heartbeat")
+    desk.wait(lambda: desk.context.presence.takes_turns("worker-a"), what="the worker's heartbeat")
     session_id = bridge.session()
     first = desk.submit(session_id, "[[say:One.]]")
     second = desk.submit(session_id, "[[say:Two.]]")

@@ -47,7 +47,7 @@ class Bridges:
         with self.desk.look() as db:
             run = run_store.get(db, run_id)
             warm = db.get_one(ChatSession, run.session_id).warm_worker
-        queue = task_names.turn_queue(run.source, warm, self.desk.context.presence.worker_is_alive)
+        queue = task_names.turn_queue(run.source, warm, self.desk.context.presence.takes_turns)
         self.app.send_task(task_names.RUN_TURN, args=[run_id], task_id=run_id, queue=queue)
 
     def run(self, text: str, session_id: str, **given: Any) -> str:
@@ -152,7 +152,7 @@ def test_the_turns_of_a_session_stay_with_the_worker_that_holds_its_agent_while_
     (driver,) = drivers
     worker = next(each for each in workers if f"-{each.pid}-" in str(driver))
     worker.kill_group()
-    wait_for(lambda: not desk.context.presence.worker_is_alive(str(driver)), "the end of its heartbeat")
+    wait_for(lambda: not desk.context.presence.takes_turns(str(driver)), "the end of its heartbeat")
     last = bridges.run("[[echo:roles]]", session_id)
     assert desk.row(last).worker_id != driver
     assert roles(bridges, last) == 12, "the same quality: the history is whole"
