@@ -44,7 +44,7 @@ class Child:
     def __init__(self, endpoint: str, home: Path) -> None:
         self.endpoint = endpoint
         self.home = home
-        self.secret = os.environ.pop(wire.SECRET_VARIABLE)
+        self.secret = sys.stdin.readline().rstrip("\n")
         self.lock = threading.Lock()
         self.changed = threading.Condition(self.lock)
         self.requests: list[dict[str, Any]] = []

@@ -1,5 +1,6 @@
 """The real bridge child, in Hermes' own interpreter, with the scripted model behind it; and a reader of its lines."""
 
+import contextlib
 import json
 import os
 import secrets
@@ -160,7 +161,7 @@ class BridgeChild:
         environment: dict[str, str] | None = None,
         prepare_home: Callable[[Path], None] = lambda _: None,
         command: Callable[[list[str]], list[str]] = lambda command: command,
-        stdin: Any = subprocess.DEVNULL,
+        secret: str | None = None,
     ) -> None:
         self.model = model
         self.folder = Path(tempfile.mkdtemp(prefix="portal-bc-"))
@@ -168,12 +169,11 @@ class BridgeChild:
         self.home.mkdir()
         (self.home / "config.yaml").write_text(CONFIG.format(model=model.base_url, approval_limit_s=1) + config)
         prepare_home(self.home)
-        self.secret = secrets.token_hex(16)
+        self.secret = secrets.token_hex(16) if secret is None else secret
         self.environment = {
             "PATH": os.environ.get("PATH", ""),
             "HOME": str(self.home),
             "PYTHONDONTWRITEBYTECODE": "1",
-            wire.SECRET_VARIABLE: self.secret,
             **(environment or {}),
         }
         asked = endpoint or f"ipc://{self.folder / 's' / 'bridge.sock'}"
@@ -188,11 +188,14 @@ class BridgeChild:
                     ]
                 ),
                 env=self.environment,
-                stdin=stdin,
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 start_new_session=True,
             )
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # some shall not start
+            os.write(self.process.stdin.fileno(), self.secret.encode() + b"\n")
         self._lines: list[Line] = []
         self.ready: dict[str, Any] = {}
 
@@ -302,8 +305,9 @@ class BridgeChild:
             line.close()
         if self.process.poll() is None:
             self.stop()
-        if self.process.stdout is not None:
-            self.process.stdout.close()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

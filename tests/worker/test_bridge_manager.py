@@ -106,7 +106,7 @@ def test_it_leads_a_group_of_its_own_and_holds_no_file_of_the_worker(
     assert os.getpgid(child.pid) not in (os.getpgid(0), child.pid)
     assert os.getsid(child.pid) == os.getpgid(child.pid) == home.facts()["parent"]
     files = home.facts()["files"]
-    assert [each.partition(":")[0] for each in files] == ["/dev/null", "pipe", "pipe"]
+    assert [each.partition(":")[0] for each in files] == ["pipe", "pipe", "pipe"]
 
 
 def test_the_socket_is_the_owners_alone(managed: Callable[..., BridgeManager]) -> None:
@@ -138,15 +138,18 @@ def test_the_environment_is_clean(home: ScriptedHome) -> None:
     assert (made["HERMES_BRIDGE_PROVIDER"], made["HERMES_BRIDGE_MAX_AGENTS"]) == ("x", "100")
 
 
-def test_no_secret_is_in_the_arguments_or_in_the_environment_that_it_was_given(
+def test_no_secret_is_in_the_arguments_or_in_the_environment_of_any_process(
     managed: Callable[..., BridgeManager], home: ScriptedHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DATABASE_URL", "postgresql://canary:canary@nowhere/x")
     monkeypatch.setenv("PORTAL_SECRET_KEY", "canary")
     child = taken(managed())
     for pid in (child.pid, home.facts()["parent"]):
-        assert "canary" not in Path(f"/proc/{pid}/environ").read_text()
-        assert child.spec.secret not in Path(f"/proc/{pid}/cmdline").read_text()
+        given = Path(f"/proc/{pid}/environ").read_text() + Path(f"/proc/{pid}/cmdline").read_text()
+        assert "HERMES_HOME=" in given
+        assert "canary" not in given
+        assert child.spec.secret not in given
+    assert child.spec.secret not in json.dumps(home.facts())
     assert child.spec.secret not in repr(child.spec)
 
 

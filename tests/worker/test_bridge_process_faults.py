@@ -190,11 +190,11 @@ def test_the_secret_is_needed_on_every_request(child: BridgeChild):
 
 
 def test_the_secret_is_not_handed_on_nor_written_down(child: BridgeChild):
-    look = "env | grep -c PORTAL_BRIDGE_SECRET; tr '\\\\0' ' ' < /proc/$PPID/environ"
+    look = "cd /proc/$PPID && cat environ cmdline | tr '\\\\0' ' '; env; timeout 1 cat fd/0; echo looked"
     turn = child.play(f'[[tool:terminal:{{"command": "{look}"}}]]')
     output = json.loads(turn.one("tool.completed")["result"])["output"]
-    assert output.startswith("0")
-    assert "PORTAL_BRIDGE_SECRET=-----" in output
+    assert "HERMES_HOME=" in output
+    assert output.endswith("looked")
     assert child.secret not in json.dumps(turn.events)
     assert child.secret not in child.said()
     for path in child.home.rglob("*"):
@@ -256,7 +256,8 @@ def test_what_people_say_is_not_in_its_log(start: Callable[..., BridgeChild]):
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"environment": {wire.SECRET_VARIABLE: "short"}}, "PORTAL_BRIDGE_SECRET"),
+        ({"secret": "short"}, "The first line of stdin must be the secret"),
+        ({"secret": "x" * 1001}, "The first line of stdin must be the secret"),
         ({"endpoint": "tcp://0.0.0.0:0"}, "endpoint"),
         ({"arguments": ("--hermes-home", "/nowhere/at/all")}, "/nowhere/at/all"),
         ({"environment": {"HERMES_BRIDGE_MAX_AGENTS": "none"}}, "HERMES_BRIDGE_MAX_AGENTS"),
@@ -317,7 +318,7 @@ def below_launcher(command: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGINT", "shutdown"])
 def test_it_ends_soon_with_its_tools_and_says_that_runs_were_stopped(start: Callable[..., BridgeChild], how: str):
-    child = start(command=below_launcher, stdin=subprocess.PIPE).start()
+    child = start(command=below_launcher).start()
     mark = f"7{os.getpid():06d}{len(how)}"
     running = child.begin(f'[[tool:terminal:{{"command": "sleep {mark}"}}]]')
     running.wait("tool.started")
@@ -377,7 +378,7 @@ def test_it_does_not_begin_for_a_parent_that_is_gone(start: Callable[..., Bridge
 
 
 def test_the_end_of_its_stdin_is_its_end(start: Callable[..., BridgeChild]):
-    child = start(stdin=subprocess.PIPE).start()
+    child = start().start()
     assert child.play('[[tool:terminal:{"command": "cat; echo read"}]]').last["event"] == "run.completed"
     assert child.process.stdin is not None
     child.process.stdin.close()

@@ -1,6 +1,9 @@
 """Run as `python -I -S launcher.py <worker's pid> <command...>`: stands between a worker and an agent's process, and
 ends all that is below it when the time has come: tools too that the agent moved into groups of their own.
 
+The first line that the worker writes to its stdin goes to the stdin of the command, which then stays open until the
+launcher ends: the way for what stands neither in an environment nor in arguments.
+
 It ends everything at once when its stdin ends (the worker is gone, or wants it so), and politely (SIGTERM, 1.5 s,
 SIGKILL) when it is sent SIGTERM, when the thread of the worker that started it has ended (Linux), and when the worker
 has written nothing to its stdin for 60 s. When the command ends by itself, so does the rest. It then ends as the
@@ -21,6 +24,7 @@ import time
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
 TERM_GRACE_S = 1.5
 SILENCE_S = 60.0
+MAX_LINE_BYTES = 4096  # of that first line: a pipe holds as much, so writing it never waits
 KILL_TRIES_S = 2.0
 NOT_STARTED = 127
 PLACEHOLDER = "{launcher}"
@@ -28,7 +32,7 @@ IS_LINUX = sys.platform.startswith("linux")
 
 
 class Launcher:
-    def __init__(self, command: list[str]) -> None:
+    def __init__(self, command: list[str], first_line: bytes) -> None:
         self._signals, wakeup = os.pipe()
         for end in (self._signals, wakeup):
             os.set_blocking(end, False)
@@ -37,12 +41,16 @@ class Launcher:
             signal.signal(number, lambda *_: None)
         self._kill_at: float | None = None  # monotonic
         self._status: int | None = None  # of the command, as waitpid gives it
-        self._command = self._start([part.replace(PLACEHOLDER, str(os.getpid())) for part in command])
+        self._command = self._start([part.replace(PLACEHOLDER, str(os.getpid())) for part in command], first_line)
 
-    def _start(self, command: list[str]) -> int:
-        stdin = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
+    def _start(self, command: list[str], first_line: bytes) -> int:
+        stdin, self._stdin = os.pipe()
+        os.write(self._stdin, first_line)
+        actions = [(os.POSIX_SPAWN_DUP2, stdin, 0)]
         defaults = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE)
-        return os.posix_spawnp(command[0], command, os.environ, file_actions=[stdin], setsigdef=defaults)
+        pid = os.posix_spawnp(command[0], command, os.environ, file_actions=actions, setsigdef=defaults)
+        os.close(stdin)
+        return pid
 
     def run(self) -> int:
         """Until the command has ended; gives its status."""
@@ -135,6 +143,17 @@ def tie_to(worker: int) -> None:
         sys.exit("the worker is gone")
 
 
+def read_line() -> bytes:
+    """The first line of stdin, with its end. No more is taken."""
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = os.read(0, 1)
+        if not byte or len(line) == MAX_LINE_BYTES:
+            sys.exit("the worker has sent no line")
+        line += byte
+    return line
+
+
 def end_as(status: int) -> None:
     """End with the status of another process."""
     if os.WIFSIGNALED(status):
@@ -149,7 +168,7 @@ def end_as(status: int) -> None:
 def main() -> None:
     tie_to(int(sys.argv[1]))
     try:
-        launcher = Launcher(sys.argv[2:])
+        launcher = Launcher(sys.argv[2:], read_line())
     except OSError as error:
         sys.stderr.write(f"{sys.argv[2]} cannot be run: {error.strerror}\n")
         sys.exit(NOT_STARTED)

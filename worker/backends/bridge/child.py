@@ -204,6 +204,9 @@ class Child:
             return False
         with self._lock:
             self._process = process
+            assert process.stdin is not None
+            with contextlib.suppress(OSError):  # it ended at once: that shows by itself
+                os.write(process.stdin.fileno(), self.spec.secret.encode() + b"\n")
             if self._why is not None:  # stopped before it was there
                 process.terminate()
         log.info("bridge.started", bridge=self.spec.label, launcher_pid=process.pid, endpoint=self.spec.endpoint)

@@ -20,7 +20,6 @@ from worker.backends.bridge.child import Child, Spec
 from worker.backends.bridge.endpoints import Endpoint, Endpoints
 from worker.backends.bridge.environment import child_environment
 from worker.backends.bridge.interpreter import find_interpreter
-from worker.backends.bridge.process import wire
 from worker.backends.launcher import PLACEHOLDER
 
 FIRST_DELAY_S = 0.5
@@ -169,7 +168,6 @@ class BridgeManager:
         except OSError as error:
             raise StartFailed(f"{folder} cannot be made ({error.strerror}).") from error
         endpoint = self._endpoints.take()
-        secret = secrets.token_hex(32)
         spec = Spec(
             label=self.profile or "default",
             command=(
@@ -181,10 +179,10 @@ class BridgeManager:
                 *(("--profile", self.profile) if self.profile else ()),
                 *("--parent-pid", PLACEHOLDER),
             ),
-            environ=child_environment(self._settings, home, self._find_key_names()) | {wire.SECRET_VARIABLE: secret},
+            environ=child_environment(self._settings, home, self._find_key_names()),
             folder=folder,
             endpoint=endpoint.address,
-            secret=secret,
+            secret=secrets.token_hex(32),
             startup_timeout_s=self._settings.bridge_startup_timeout_ms / 1000,
             response_timeout_s=self._settings.bridge_timeout_ms / 1000,
         )

@@ -1,7 +1,7 @@
 """A bridge child from its first line to its last: arguments, Hermes, an endpoint, and a clean end."""
 
 import argparse
-import ctypes
+import contextlib
 import faulthandler
 import json
 import logging
@@ -20,7 +20,6 @@ from .server import Server
 
 CANNOT_START = 3  # the exit code; why stands on stderr
 INTERRUPT_GRACE_S = 0.8  # for runs to say that they were stopped; the worker kills after 1.5 s
-MIN_SECRET_CHARS = 16
 
 log = logging.getLogger("portal_bridge")
 
@@ -44,8 +43,9 @@ def main(arguments: list[str]) -> None:
     options = _parsed(arguments)
     secret = _taken_secret()
     _log_to_stderr()
-    if len(secret) < MIN_SECRET_CHARS:
-        _give_up(f"{wire.SECRET_VARIABLE} is missing or shorter than {MIN_SECRET_CHARS} characters.")
+    if not wire.MIN_SECRET_CHARS <= len(secret) <= wire.MAX_SECRET_CHARS:
+        limits = f"{wire.MIN_SECRET_CHARS} to {wire.MAX_SECRET_CHARS}"
+        _give_up(f"The first line of stdin must be the secret, of {limits} characters.")
     ending = Ending()
     lifeline.hold_on_to(options.parent_pid, ending.set)
     hermes, listener = _prepared(options)  # a signal meanwhile just ends us
@@ -121,16 +121,13 @@ def _hush() -> None:
 
 
 def _taken_secret() -> str:
-    """Out of the environment, and on Linux out of what tools could read of it in /proc."""
-    secret = os.environ.get(wire.SECRET_VARIABLE, "")
-    if lifeline.IS_LINUX and secret:
-        find = ctypes.CDLL(None).getenv
-        find.restype = ctypes.c_void_p
-        place = find(wire.SECRET_VARIABLE.encode())
-        if place:
-            ctypes.memset(place, ord("-"), len(os.fsencode(secret)))
-    os.environ.pop(wire.SECRET_VARIABLE, None)
-    return secret
+    """The first line of stdin: what stands in an environment or an argument, a tool of the agent could read in /proc.
+    No more than the line is taken: the end of stdin has a meaning of its own (lifeline.py)."""
+    line = b""
+    with contextlib.suppress(OSError):
+        while len(line) <= wire.MAX_SECRET_CHARS and (byte := os.read(0, 1)) not in (b"", b"\n"):
+            line += byte
+    return line.decode("utf-8", "replace")
 
 
 def _log_to_stderr() -> None:

@@ -10,11 +10,11 @@ import re
 from collections.abc import Iterator
 from typing import Any, Literal, TypedDict, Union, get_args
 
-SECRET_VARIABLE = "PORTAL_BRIDGE_SECRET"  # noqa: S105 - the name of a variable
 PROTOCOL = 1  # told by `ping` and the ready line; rises when an older worker could not read the child
 
 # ---- limits
 
+MIN_SECRET_CHARS, MAX_SECRET_CHARS = 16, 1000
 MAX_LINE_BYTES = 8 * 1024 * 1024
 PIECE_CHARS = 128 * 1024  # of a tool's result in one line: at most 768 KiB there, whatever the characters
 MAX_RESULT_BYTES = 32 * 1024 * 1024  # of a tool's result in UTF-8; the rest is cut off
