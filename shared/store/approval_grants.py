@@ -1,6 +1,6 @@
 """What is allowed always, by profile: granted with a person's answer, listed, revoked. Nothing is ever deleted."""
 
-from sqlalchemy import Select, select, update
+from sqlalchemy import Select, func, select, update
 from sqlalchemy.orm import Session
 
 from shared import clock, ids
@@ -47,12 +47,36 @@ def patterns(db: Session, profile: str | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(grant.pattern_key for grant in in_force(db, profile)))
 
 
-def revoke(db: Session, grant_id: str, *, user: User | None) -> ApprovalGrant:
-    """From now on the pattern is asked about again in that profile: two people may have granted it at the same moment,
-    so all its grants go. A grant that was revoked before stays as it is. Raises NotFound."""
+def counts(db: Session) -> dict[str | None, int]:
+    """Profile -> how many patterns are allowed in it now; those without any are left out."""
+    wanted = (
+        select(ApprovalGrant.profile, func.count(ApprovalGrant.pattern_key.distinct()))
+        .where(ApprovalGrant.revoked_at.is_(None))
+        .group_by(ApprovalGrant.profile)
+    )
+    return dict(db.execute(wanted).all())
+
+
+def revoked(db: Session, profile: str | None, *, limit: int = 50) -> list[ApprovalGrant]:
+    """What was allowed in the profile and is no more, latest first."""
+    wanted = select(ApprovalGrant).where(
+        ApprovalGrant.profile.is_not_distinct_from(profile), ApprovalGrant.revoked_at.is_not(None)
+    )
+    return list(db.scalars(wanted.order_by(ApprovalGrant.revoked_at.desc(), ApprovalGrant.id).limit(limit)))
+
+
+def get(db: Session, grant_id: str) -> ApprovalGrant:
+    """Raises NotFound."""
     grant = db.get(ApprovalGrant, grant_id)
     if grant is None:
         raise NotFound("There is no such permission.")
+    return grant
+
+
+def revoke(db: Session, grant_id: str, *, user: User | None) -> ApprovalGrant:
+    """From now on the pattern is asked about again in that profile: two people may have granted it at the same moment,
+    so all its grants go. A grant that was revoked before stays as it is. Raises NotFound."""
+    grant = get(db, grant_id)
     db.execute(
         update(ApprovalGrant)
         .where(

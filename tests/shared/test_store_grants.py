@@ -94,3 +94,17 @@ def test_two_grants_of_the_same_moment_are_revoked_together(db: Session) -> None
 def test_what_is_not_there_cannot_be_revoked(db: Session) -> None:
     with pytest.raises(NotFound):
         approval_grants.revoke(db, "nothing", user=None)
+
+
+def test_patterns_are_counted_by_profile_and_the_revoked_are_listed_apart(db: Session) -> None:
+    ada = a_user(db)
+    old = approval_grants.add(db, profile="work", pattern_key="sudo", user=ada)
+    approval_grants.revoke(db, old.id, user=ada)
+    approval_grants.add(db, profile="work", pattern_key="sudo", user=ada)
+    approval_grants.add(db, profile="work", pattern_key="pipe to shell", user=ada)
+    grant = approval_grants.add(db, profile=None, pattern_key="sudo", user=ada)
+    db.add(ApprovalGrant(id="twin", profile=None, pattern_key="sudo", granted_at=grant.granted_at))
+    db.flush()
+    assert approval_grants.counts(db) == {"work": 2, None: 1}
+    assert [each.id for each in approval_grants.revoked(db, "work")] == [old.id]
+    assert approval_grants.revoked(db, None) == []
