@@ -65,11 +65,17 @@ class ScriptedHome:
 
 
 class HermesHome:
-    """A home of the real hermes-agent with the scripted model behind it. Close it."""
+    """A home of the real hermes-agent with the scripted model behind it. Close it.
+
+    It is also the user's home for agents, whoever starts them: shells of their tools would read the developer's
+    .bashrc, and what that one starts would be killed with them."""
 
     def __init__(self, model: ScriptedModel) -> None:
         self.model = model
         self.path = Path(tempfile.mkdtemp(prefix="portal-bridge-home-"))
+        self._python = self.path / "python"
+        self._python.write_text(f'#!/bin/sh\nHOME="{self.path}" exec "{hermes_venv() / "bin" / "python"}" "$@"\n')
+        self._python.chmod(0o700)
         self.configure()
 
     def configure(self, *, context: int = 131072, more: str = "") -> None:
@@ -79,10 +85,7 @@ class HermesHome:
     @property
     def environ(self) -> dict[str, str]:
         """Settings of a worker that uses it."""
-        return {
-            "HERMES_HOME": str(self.path),
-            "HERMES_AGENT_BRIDGE_PYTHON": str(hermes_venv() / "bin" / "python"),
-        }
+        return {"HERMES_HOME": str(self.path), "HERMES_AGENT_BRIDGE_PYTHON": str(self._python)}
 
     def close(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)

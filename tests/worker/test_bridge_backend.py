@@ -70,8 +70,8 @@ def roles(text: str) -> list[str]:
 # ---- a turn
 
 
-def test_a_turn_is_stored_and_told_with_all_that_the_agent_shows(bridge: BridgeDesk) -> None:
-    tool = '[[tool:terminal:{"command":"echo 世界; pwd"}]]'
+def test_a_turn_is_stored_and_told_with_all_that_the_agent_shows(bridge: BridgeDesk, shared_home: HermesHome) -> None:
+    tool = '[[tool:terminal:{"command":"echo 世界; pwd; echo ~"}]]'
     session_id = bridge.session()
     run_id = bridge.run(
         f"[[think:Let me see.]] [[say:Look.]] {tool} [[then]] [[todo]] [[then]] [[say:Done.]]", session_id
@@ -86,11 +86,12 @@ def test_a_turn_is_stored_and_told_with_all_that_the_agent_shows(bridge: BridgeD
     terminal, todo = bridge.tools(run_id)
     assert (terminal["name"], terminal["arguments"], terminal["ok"]) == (
         "terminal",
-        {"command": "echo 世界; pwd"},
+        {"command": "echo 世界; pwd; echo ~"},
         True,
     )
     assert f"workspaces/{session_id}" in terminal["result"], "tools work in the session's own folder"
     assert "世界" in terminal["result"]
+    assert str(shared_home.path) in terminal["result"], "nothing of the developer's own home is read"
     assert (todo["name"], todo["ok"]) == ("todo", True)
     row = bridge.desk.row(run_id)
     assert row.usage["output_tokens"] > 0
@@ -136,11 +137,11 @@ def test_a_failed_model_fails_the_run_with_its_cause(bridge: BridgeDesk, text: s
 
 
 def test_two_turns_at_once_do_not_wait_for_each_other(bridge: BridgeDesk) -> None:
+    bridge.desk.start_threads()  # its lease must be renewed on a slow machine
     slow = bridge.begin("[[stream:400:20]]")
     bridge.desk.wait(lambda: bridge.desk.seen_text(slow), what="the slow one's text")
     assert bridge.text(bridge.run("[[say:Quick.]]")) == "Quick."
     assert bridge.desk.state(slow) == "running"
-    bridge.desk.start_threads()
     bridge.abort(slow)
     assert bridge.ended(slow)[0] == "aborted"
 
