@@ -130,7 +130,7 @@ def test_without_a_gateway_and_without_a_demo_the_bridge_comes_first(web: Web) -
     tell(web, WorkerFacts(**facts))
     page = html(web.browser(web.admin), "/chat")
     assert (offered(page), chosen(page)) == (["cli"], "cli")
-    assert "No gateway is connected. Set HERMES_GATEWAY_URL" in menu_of(page)
+    assert "No gateway is connected.</span><span>Set HERMES_GATEWAY_URL" in menu_of(page)
 
 
 def test_where_nothing_can_answer_the_field_says_so(web: Web) -> None:
