@@ -1,6 +1,7 @@
 """Which agents a bridge child holds: how they are made, kept, taken back and dropped; and that they never mix."""
 
 import json
+import secrets
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.rig.bridge_child import BridgeChild
+from tests.rig.bridge_child import BridgeChild, processes_with
 from tests.rig.hermes import ScriptedModel
 
 pytestmark = [pytest.mark.component("hermes"), pytest.mark.timeout(180)]
@@ -166,6 +167,22 @@ def test_destroy_drops_the_idle_at_once_and_the_busy_when_it_is_done(child: Brid
     assert held(child) == {}
 
 
+def test_background_processes_end_with_a_destroyed_session_and_not_with_an_idle_one(
+    start: Callable[..., BridgeChild],
+):
+    child = start(environment={"HERMES_BRIDGE_IDLE_MINUTES": "0.02", "PORTAL_BRIDGE_SWEEP_S": "0.1"})
+    marks = [f"5{secrets.randbelow(10**8):08d}" for _ in range(2)]
+    for name, mark in zip(("kept", "destroyed"), marks, strict=True):
+        child.play(f'[[tool:terminal:{{"command": "sleep {mark}", "background": true}}]]', session_id=name)
+        assert processes_with(mark)
+    assert child.ask("destroy", session_id="destroyed")["destroyed"] == 1
+    child.wait_for(lambda: not processes_with(marks[1]))
+    child.wait_for(lambda: held(child) == {})
+    assert processes_with(marks[0])
+    child.stop()
+    assert not processes_with(marks[0])
+
+
 def test_what_a_finished_run_said_is_forgotten_after_a_while(start: Callable[..., BridgeChild]):
     child = start(environment={"PORTAL_BRIDGE_KEPT_RUN_S": "0.5", "PORTAL_BRIDGE_SWEEP_S": "0.1"})
     turn = child.play("[[say:x]]")
@@ -197,6 +214,23 @@ def test_files_are_written_where_the_session_works(child: BridgeChild, tmp_path:
     turn = child.play(write, workspace=str(tmp_path / "ws"))
     assert turn.one("tool.completed")["ok"], turn.one("tool.completed")
     assert (tmp_path / "ws" / "note.txt").read_text().strip() == "canary"
+
+
+def test_the_projects_own_file_of_the_workspace_is_read_and_no_other(child: BridgeChild, tmp_path: Path):
+    for name in ("canary-ada", "canary-bob"):
+        (tmp_path / name / "sub").mkdir(parents=True)
+        (tmp_path / name / "AGENTS.md").write_text(f"{name}-project-rules")
+        (tmp_path / name / "sub" / "AGENTS.md").write_text(f"{name}-sub-rules")
+        (tmp_path / name / "sub" / "a.txt").write_text("x")
+    for name, other in (("canary-ada", "canary-bob"), ("canary-bob", "canary-ada")):
+        workspace = str(tmp_path / name)
+        turn = child.play('[[tool:read_file:{"path": "sub/a.txt"}]] [[then]] [[echo:system]]', workspace=workspace)
+        assert f"{name}-project-rules" in turn.text
+        assert other not in turn.text
+        last = child.ask("get_history", session_id=turn.session_id)["messages"]
+        told = next(message["content"] for message in last if message["role"] == "tool")
+        assert f"{name}-sub-rules" in told
+        assert other not in told
 
 
 def test_a_subagent_works_where_its_parent_does_with_a_shell_of_its_own(child: BridgeChild, tmp_path: Path):

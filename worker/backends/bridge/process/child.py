@@ -19,6 +19,7 @@ from .pool import DEFAULT_IDLE_S, DEFAULT_MAX_AGENTS, SWEEP_S, AgentPool
 from .server import Server
 
 CANNOT_START = 3  # the exit code; why stands on stderr
+SWITCH_S = 0.001  # with many streams, those that only pass a piece on wait less for those that compute
 INTERRUPT_GRACE_S = 0.8  # for runs to say that they were stopped; the worker kills after 1.5 s
 
 log = logging.getLogger("portal_bridge")
@@ -48,6 +49,7 @@ def main(arguments: list[str]) -> None:
         _give_up(f"The first line of stdin must be the secret, of {limits} characters.")
     ending = Ending()
     lifeline.hold_on_to(options.parent_pid, ending.set)
+    sys.setswitchinterval(SWITCH_S)
     hermes, listener = _prepared(options)  # a signal meanwhile just ends us
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ending.set())

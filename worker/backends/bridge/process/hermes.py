@@ -156,6 +156,12 @@ class Hermes:
         engine = getattr(agent, "context_compressor", None)
         return getattr(agent, "_memory_manager", None) is None and type(engine).__name__ == "ContextCompressor"
 
+    def place(self, agent: Any, workspace: str | None) -> None:
+        """Have the agent look for a project's own files (AGENTS.md) where its session works."""
+        agent.session_cwd = workspace
+        with _logged("hints"):
+            agent._subdirectory_hints = type(agent._subdirectory_hints)(working_dir=workspace or str(self.home))
+
     def adopt(self, agent: Any, session_id: str) -> None:
         """Make a spare agent that of a session."""
         agent.session_id = session_id

@@ -12,7 +12,7 @@ from .run_log import RunLog
 from .wire import Choice, Reason, WireError, storable
 
 MAX_COMMAND_CHARS = 512 * 1024
-MAX_QUESTION_CHARS = 64 * 1024
+MAX_QUESTION_CHARS = 32 * 1024
 MAX_CHOICES = 20
 
 

@@ -107,6 +107,7 @@ class Run:
         if session.agent is None:
             try:
                 session.agent, session.signature = self._builder.take(self._spec, session.session_id, self._stop)
+                self._hermes.place(session.agent, self.request.workspace)
                 session.model = str(getattr(session.agent, "model", "") or "")
             except Cancelled:
                 self._keep(None, outcome.Interrupted(), "")

@@ -18,7 +18,7 @@ from .statuses import plain
 
 SUBAGENT_LINE_CHARS = 200
 SUBAGENT_NEWS_S = 0.25  # between two lines of one subagent
-MAX_TODOS = 500
+MAX_TODOS, MAX_TODO_CHARS = 500, 1000
 DELEGATE = "delegate_task"
 
 
@@ -292,4 +292,4 @@ def todos_of(text: str) -> list[wire.Todo] | None:
 
 
 def _short(value: Any) -> str:
-    return wire.storable(str(value if value is not None else ""))[:4000]
+    return wire.storable(str(value if value is not None else ""))[:MAX_TODO_CHARS]

@@ -44,7 +44,10 @@ class Workspaces:
             self._directories.pop(task_id, None)
         with contextlib.suppress(Exception):  # tidying up
             self._terminal.clear_task_env_overrides(task_id)
-            if for_good or not _has_background(task_id):
+            processes = importlib.import_module("tools.process_registry").process_registry
+            if for_good:
+                processes.kill_all(task_id=task_id)
+            if for_good or not processes.has_active_processes(task_id):
                 self._terminal.cleanup_vm(task_id)
 
     def _register(self, task_id: str, directory: str | None) -> None:
@@ -52,7 +55,3 @@ class Workspaces:
         if directory is not None:
             overrides["cwd"] = directory
         self._terminal.register_task_env_overrides(task_id, overrides)
-
-
-def _has_background(task_id: str) -> bool:
-    return bool(importlib.import_module("tools.process_registry").process_registry.has_active_processes(task_id))
