@@ -1,8 +1,10 @@
 """Interrupts of the real agent: it stops soon wherever it is, and says so once."""
 
+import json
 import random
 import secrets
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,11 @@ def child(model: ScriptedModel) -> Iterator[BridgeChild]:
     child = BridgeChild(model)
     yield child.start()
     child.close()
+
+
+def active_requests(model: ScriptedModel) -> int:
+    with urllib.request.urlopen(model.base_url.removesuffix("/v1") + "/__stats", timeout=10) as reply:
+        return int(json.load(reply)["active"])
 
 
 def interrupt(child: BridgeChild, running: Running) -> Turn:
@@ -77,6 +84,17 @@ def test_in_a_silent_model_its_request_ends_too(child: BridgeChild, model: Scrip
     interrupt(child, running)
     child.wait_for(lambda: len(model.requests()) > before, timeout_s=5)
     assert model.requests()[-1]["outcome"] == "client_closed"
+
+
+def test_a_request_that_was_just_being_made_ends_too(child: BridgeChild, model: ScriptedModel):
+    before = len(model.requests())
+    for _ in range(8):
+        running = child.begin("[[hang:30]] [[say:x]]")
+        running.wait("status")  # and at once
+        interrupt(child, running)
+    child.wait_for(lambda: active_requests(model) == 0, timeout_s=10)
+    asked = [request for request in model.requests()[before:] if request.get("kind") == "chat"]
+    assert {request["outcome"] for request in asked} <= {"client_closed"}
 
 
 @pytest.mark.parametrize("wait_s", [0.0, 0.05, 0.1, 0.2, 0.4])

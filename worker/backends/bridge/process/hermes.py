@@ -11,6 +11,8 @@ import logging
 import os
 import sys
 import threading
+import time
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +28,8 @@ REBUILDING = (
 )
 """Parts of config.yaml by which an agent is made: when one has changed it is made anew."""
 NO_KEY = "no-key-required"  # what Hermes itself sends to servers that want none
+ABORT_TRIES, ABORT_EVERY_S = 12, 0.25
+REQUESTS = "_portal_requests"  # where an agent keeps the clients of its last requests
 NEEDED_BY_TURNS = (
     *("agent.conversation_loop", "agent.chat_completion_helpers", "agent.system_prompt", "agent.turn_finalizer"),
     *("agent.aux_accounting", "agent.coding_context", "agent.credits_tracker", "agent.display", "agent.prompt_caching"),
@@ -138,6 +142,7 @@ class Hermes:
         # The constructor sets it for the process; runs have theirs as a context variable.
         os.environ.pop("HERMES_SESSION_ID", None)
         agent._print_fn = _say_nothing  # what it prints holds prompts
+        _remember_requests(agent)
         agent._end_session_on_close = False  # the portal's session goes on
         if spec.context_length and not spec.is_default:
             _set_window(agent, spec.context_length)
@@ -201,7 +206,15 @@ class Hermes:
         """Give up an agent that was interrupted: a thread of its last request may live on until its next byte, and
         would take the stream of the agent's next turn for its own."""
         agent._interrupt_requested = True  # Hermes has cleared it; that thread looks at it with each piece
-        threading.Thread(target=self.release, args=(agent, []), kwargs={"for_good": False}, daemon=True).start()
+        threading.Thread(target=self._discard, args=(agent,), name="discard", daemon=True).start()
+
+    def _discard(self, agent: Any) -> None:
+        self.release(agent, [], for_good=False)
+        for _ in range(ABORT_TRIES):  # a request may still have been connecting when Hermes looked for its socket
+            for client in list(vars(agent).get(REQUESTS, ())):
+                with _logged("abort"):
+                    agent._abort_request_openai_client(client, reason="interrupt_abort")
+            time.sleep(ABORT_EVERY_S)
 
     def describe(self, error: BaseException) -> str:
         """An exception for people, without keys."""
@@ -315,6 +328,23 @@ def _set_window(agent: Any, context_length: int) -> None:
             provider=agent.provider,
             api_mode=agent.api_mode,
         )
+
+
+def _remember_requests(agent: Any) -> None:
+    """The clients of the agent's last requests: Hermes makes one for each."""
+    original = getattr(agent, "_create_request_openai_client", None)
+    if original is None:
+        return
+    made: deque[Any] = deque(maxlen=2)
+
+    def create(*args: Any, **kwargs: Any) -> Any:
+        client = original(*args, **kwargs)
+        if client is not getattr(agent, "client", None):
+            made.append(client)
+        return client
+
+    setattr(agent, REQUESTS, made)
+    agent._create_request_openai_client = create
 
 
 def _find_all_sockets(helpers: Any) -> None:
