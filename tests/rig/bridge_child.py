@@ -167,12 +167,15 @@ class BridgeChild:
         self.folder = Path(tempfile.mkdtemp(prefix="portal-bc-"))
         self.home = self.folder / "home"
         self.home.mkdir()
+        temp = self.folder / "t"
+        temp.mkdir()
         (self.home / "config.yaml").write_text(CONFIG.format(model=model.base_url, approval_limit_s=1) + config)
         prepare_home(self.home)
         self.secret = secrets.token_hex(16) if secret is None else secret
         self.environment = {
             "PATH": os.environ.get("PATH", ""),
             "HOME": str(self.home),
+            "TMPDIR": str(temp),
             "PYTHONDONTWRITEBYTECODE": "1",
             **(environment or {}),
         }

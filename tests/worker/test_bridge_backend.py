@@ -5,8 +5,10 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from shared import settings as portal_settings
@@ -437,12 +439,15 @@ def test_a_child_killed_in_the_middle_is_said_and_the_next_turn_knows_all(
     bridge.desk.wait(lambda: "tool.started" in bridge.desk.names(run_id), what="the tool")
     wait_for(lambda: running("sleep 77"), "the tool's process")
     pid = bridge.backend.describe()[0]["pid"]
+    temp = Path(psutil.Process(pid).environ()["TMPDIR"])
+    assert list(temp.glob("hermes-*")), "what Hermes keeps of a shell"
     os.kill(pid, signal.SIGKILL)
     assert bridge.ended(run_id) == ("interrupted", "backend_lost")
     assert "killed by SIGKILL" in bridge.said(run_id)
     assert bridge.text(run_id) == "Wait."
     wait_for(lambda: not running("sleep 77"), "the end of the tool")
     assert not is_alive(pid)
+    wait_for(lambda: not temp.exists(), "the end of what it left")
     assert bridge.row_of(session_id).warm_worker is None
     again = bridge.run("[[echo:roles]]", session_id)
     assert roles(bridge.text(again)) == ["system", "user", "assistant", "user", "assistant", "user"]

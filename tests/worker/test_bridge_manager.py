@@ -1,6 +1,7 @@
 """The bridge child of a profile: started when needed and kept, ended with all that is below it, and what is said when
 it cannot start. The child is a stand-in: Hermes cannot be made to fail in these ways."""
 
+import contextlib
 import json
 import os
 import signal
@@ -151,6 +152,27 @@ def test_no_secret_is_in_the_arguments_or_in_the_environment_of_any_process(
         assert child.spec.secret not in given
     assert child.spec.secret not in json.dumps(home.facts())
     assert child.spec.secret not in repr(child.spec)
+
+
+def test_each_has_a_temp_directory_of_its_own_that_goes_with_it(
+    managed: Callable[..., BridgeManager], home: ScriptedHome
+) -> None:
+    manager = managed()
+    old = taken(manager, "run-1")
+    first = Path(home.facts()["environ"]["TMPDIR"])
+    (first / "folder").mkdir()
+    (first / "folder" / "what it left").touch()
+    assert (stat.S_IMODE(first.stat().st_mode), stat.S_IMODE(first.parent.stat().st_mode)) == (0o700, 0o700)
+    assert len(os.fsencode(first)) < 50, "Hermes makes sockets there"
+    manager.restart()
+    taken(manager, "run-2")
+    second = Path(home.facts()["environ"]["TMPDIR"])
+    assert second != first
+    old.leave("run-1")
+    wait_for(lambda: not first.exists(), "the end of the first")
+    assert second.exists()
+    manager.close()
+    assert not first.parent.exists()
 
 
 # ---- what it says on its stdout
@@ -425,6 +447,12 @@ def test_nothing_outlives_its_worker(home: ScriptedHome, word: str, how: int, mo
         assert worker.stdout is not None
         worker.stdout.close()
     wait_for(lambda: running(str(home.path)) == [], "the end of the launcher")
+    temp = Path(home.facts()["environ"]["TMPDIR"])
+    assert temp.exists()
+    home.script()
+    with contextlib.closing(home.manager()) as next_worker:
+        taken(next_worker)
+        assert not temp.parent.exists()
 
 
 def _quick_launcher(folder: Path) -> Path:
@@ -533,13 +561,14 @@ def test_the_folder_of_a_killed_worker_is_swept_and_no_other(
     living.take()
     dead = parent / "portal-bridge-deadbeef"
     dead.mkdir()
-    (dead / "lock").touch()
     (dead / "1.sock").touch()
+    (parent / "portal-bridge-linklink").symlink_to(home.path)
     mine = Endpoints(home.settings())
     mine.take()
     folders = sorted(parent.iterdir())
     assert dead not in folders
-    assert len(folders) == 2
+    assert len(folders) == 3
+    assert home.path.is_dir()
     for each in (living, mine):
         each.close()
 

@@ -7,7 +7,6 @@ port. What is taken is marked by a lock on a file, which the kernel gives back h
 
 import contextlib
 import os
-import shutil
 import socket
 import tempfile
 import threading
@@ -17,6 +16,7 @@ from urllib.parse import urlsplit
 
 from shared.errors import StartFailed
 from shared.settings import Settings
+from worker.backends.bridge.private_folder import SAMPLE, PrivateFolder
 
 try:
     import fcntl
@@ -27,8 +27,6 @@ LONGEST_SOCKET_PATH_BYTES = 100  # the kernel takes 107
 LONGEST_NAME = "99999.sock"  # of a socket in the private folder
 WINDOWS_ENDPOINT = "tcp://127.0.0.1:18765"
 TRIES = 200
-PREFIX = "portal-bridge-"
-LOCK = "lock"
 
 
 class FileLock:
@@ -91,8 +89,7 @@ class Endpoints:
         self._given = settings.bridge_endpoint or (WINDOWS_ENDPOINT if os.name == "nt" else None)
         self._parent = settings.data_dir / "bridge"
         self._lock = threading.Lock()
-        self._folder: Path | None = None
-        self._folder_lock: FileLock | None = None
+        self._folder: PrivateFolder | None = None
         self._count = 0
 
     def take(self) -> Endpoint:
@@ -111,27 +108,18 @@ class Endpoints:
     def close(self) -> None:
         with self._lock:
             if self._folder is not None:
-                shutil.rmtree(self._folder, ignore_errors=True)
-            if self._folder_lock is not None:
-                self._folder_lock.close()
-            self._folder = self._folder_lock = None
+                self._folder.remove()
+                self._folder = None
 
     def _private_folder(self) -> Path:
-        """Mode 0700, of a name that nobody knows before."""
-        if self._folder is not None:
-            return self._folder
-        parent = self._parent
-        if len(os.fsencode(parent / f"{PREFIX}12345678" / LONGEST_NAME)) > LONGEST_SOCKET_PATH_BYTES:
-            parent = Path(tempfile.gettempdir())
-        else:
-            parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _sweep(parent)
-        while self._folder_lock is None:  # another worker's sweep may have been quicker
-            self._folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
-            with contextlib.suppress(FileNotFoundError):
-                self._folder_lock = FileLock.take(self._folder / LOCK)
-        assert self._folder is not None
-        return self._folder
+        if self._folder is None:
+            parent = self._parent
+            if len(os.fsencode(parent / SAMPLE / LONGEST_NAME)) > LONGEST_SOCKET_PATH_BYTES:
+                parent = Path(tempfile.gettempdir())
+            else:
+                parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._folder = PrivateFolder(parent)
+        return self._folder.path
 
     def _after(self, given: str) -> Endpoint:
         """The given endpoint, or the first free one after it."""
@@ -162,15 +150,3 @@ def _is_free(host: str, port: int) -> bool:
         except (OSError, OverflowError):
             return False
     return True
-
-
-def _sweep(parent: Path) -> None:
-    """Remove the folders of workers that were killed."""
-    for folder in parent.glob(f"{PREFIX}????????"):
-        with contextlib.suppress(OSError):
-            if folder.is_symlink() or folder.stat().st_uid != os.getuid() or not (folder / LOCK).is_file():
-                continue
-            lock = FileLock.take(folder / LOCK)
-            if lock is not None:
-                shutil.rmtree(folder, ignore_errors=True)
-                lock.close()

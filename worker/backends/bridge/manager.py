@@ -2,14 +2,18 @@
 
 A child that dies is started again after a delay that grows while children do not live long. One that could not start
 is tried again when it is next needed, and not before its delay is over: until then its turns fail at once and say why.
-A child that is to be replaced goes on with the runs it has, and takes no new ones.
+A child that is to be replaced goes on with the runs it has, and takes no new ones. Each has a temp directory of its
+own, which goes with it: agents that are killed leave files behind, with what people said and what shells know.
 """
 
 import math
 import secrets
+import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from shared import logs
@@ -20,6 +24,7 @@ from worker.backends.bridge.child import Child, Spec
 from worker.backends.bridge.endpoints import Endpoint, Endpoints
 from worker.backends.bridge.environment import child_environment
 from worker.backends.bridge.interpreter import find_interpreter
+from worker.backends.bridge.private_folder import PrivateFolder
 from worker.backends.launcher import PLACEHOLDER
 
 FIRST_DELAY_S = 0.5
@@ -29,6 +34,19 @@ CLOSE_GRACE_S = 6.0
 LOOK_S = 0.5
 
 log = logs.get(__name__)
+
+
+@dataclass(frozen=True)
+class Places:
+    """What a child has, and gives back when it is gone."""
+
+    home: Path
+    endpoint: Endpoint
+    temp: Path
+
+    def release(self) -> None:
+        self.endpoint.release()
+        shutil.rmtree(self.temp, ignore_errors=True)
 
 
 class BridgeManager:
@@ -55,7 +73,8 @@ class BridgeManager:
         self._program = program
         self._changed = threading.Condition()
         self._current: Child | None = None
-        self._children: dict[Child, tuple[Path, Endpoint]] = {}  # those that live, also the retired
+        self._children: dict[Child, Places] = {}  # of those that live, also the retired
+        self._temp: PrivateFolder | None = None
         self._failure: StartFailed | None = None  # of the last start, until the next one
         self._delay_s = FIRST_DELAY_S
         self._start_at = 0.0  # monotonic: not before
@@ -132,6 +151,8 @@ class BridgeManager:
         for child in children:
             child.join_thread(max(0.0, give_up_at - time.monotonic()))
         self._endpoints.close()
+        if self._temp is not None:
+            self._temp.remove()
 
     # ---- under the lock
 
@@ -140,7 +161,7 @@ class BridgeManager:
         if self._closed:
             raise BackendUnavailable("This worker is being stopped.")
         child = self._current
-        if child is not None and self._children[child][0] != home:
+        if child is not None and self._children[child].home != home:
             log.info("bridge.home_changed", bridge=child.spec.label)
             child.retire()
             child = self._current = None
@@ -165,8 +186,9 @@ class BridgeManager:
         folder = self._settings.data_dir / "workspaces"
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            temp = self._temp_folder()
         except OSError as error:
-            raise StartFailed(f"{folder} cannot be made ({error.strerror}).") from error
+            raise StartFailed(f"{error.filename} cannot be made ({error.strerror}).") from error
         endpoint = self._endpoints.take()
         spec = Spec(
             label=self.profile or "default",
@@ -179,7 +201,7 @@ class BridgeManager:
                 *(("--profile", self.profile) if self.profile else ()),
                 *("--parent-pid", PLACEHOLDER),
             ),
-            environ=child_environment(self._settings, home, self._find_key_names()),
+            environ=child_environment(self._settings, home, self._find_key_names()) | {"TMPDIR": str(temp)},
             folder=folder,
             endpoint=endpoint.address,
             secret=secrets.token_hex(32),
@@ -190,8 +212,17 @@ class BridgeManager:
         self._starts += 1
         child = Child(spec, self._on_change)
         self._current = child
-        self._children[child] = (home, endpoint)
+        self._children[child] = Places(home, endpoint, temp)
         child.start()
+
+    def _temp_folder(self) -> Path:
+        """Below the temp directory: in the data directory the paths of Hermes' own sockets could become too long.
+        Raises OSError."""
+        if self._temp is None:
+            self._temp = PrivateFolder(Path(tempfile.gettempdir()))
+        path = self._temp.path / str(self._starts)
+        path.mkdir(mode=0o700, exist_ok=True)
+        return path
 
     def _failed(self, failure: StartFailed) -> None:
         self._failure = failure
@@ -207,12 +238,12 @@ class BridgeManager:
             self._on_ready(child)
             return
         with self._changed:
-            _, endpoint = self._children.pop(child)
+            places = self._children.pop(child)
             if self._current is child:
                 self._current = None
                 self._after_death(child)
             self._changed.notify_all()
-        endpoint.release()
+        places.release()
 
     def _after_death(self, child: Child) -> None:
         if self._closed:
