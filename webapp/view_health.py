@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from shared.relay.presence import ProfileFacts, WorkerFacts
+from webapp.errors import told as told_to_people
 from webapp.render import _
 from webapp.views import Mark
 
@@ -123,5 +124,9 @@ def _of_worker(worker: WorkerFacts, facts: ProfileFacts) -> WorkerHealth:
     if facts.memory_mb is not None:
         said.append(_("%(n)s MB", n=round(facts.memory_mb)))
     return WorkerHealth(
-        worker.host[:NAME_CHARS], mark_of_state(facts.state), tuple(said), facts.why[-WHY_CHARS:], worker.looked_at
+        worker.host[:NAME_CHARS],
+        mark_of_state(facts.state),
+        tuple(said),
+        told_to_people(facts.why[-WHY_CHARS:]),
+        worker.looked_at,
     )

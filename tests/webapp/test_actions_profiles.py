@@ -91,8 +91,22 @@ def test_all_that_is_wrong_is_told_at_once(web: Web, admin: Principal) -> None:
 
 @pytest.mark.parametrize(
     "home",
-    ["hermes", "./x", "~/x", "/", "//", "/no/such/folder", "/a\0b", "/a\nb", "/" + "x" * 600, "C:\\x", "/etc/.."],
-)
+    [
+        "hermes",
+        "./x",
+        "~/x",
+        "/",
+        "//",
+        "/no/such/folder",
+        "/a\0b",
+        "/a\nb",
+        "/" + "x" * 600,
+        "C:\\x",
+        "/etc/..",
+        "/etc",
+        "/srv",
+    ],
+)  # fmt: skip
 def test_a_home_is_an_absolute_folder_that_is_there(web: Web, admin: Principal, home: str) -> None:
     faults = faults_of(lambda: profiles.add(web.context, admin, ProfileInput(name="work", hermes_home=home)))
     assert set(faults) == {"hermes_home"}

@@ -128,8 +128,9 @@ def test_a_home_that_cannot_be_used_is_missing_and_its_path_is_not_told(desk: De
     with transaction(desk.factory) as db:
         catalogue.put_profile(db, name="gone", hermes_home=str(tmp_path / "canary-path"))
         catalogue.put_profile(db, name="file", hermes_home=str(file))
+        catalogue.put_profile(db, name="system", hermes_home="/etc")
     seen = look(desk)
-    assert (seen["gone"].state, seen["file"].state) == ("missing", "missing")
+    assert [seen[name].state for name in ("gone", "file", "system")] == ["missing"] * 3
     assert "canary-path" not in seen["gone"].model_dump_json()
 
 

@@ -28,6 +28,7 @@ from webapp.context import WebContext
 
 DEFAULT: Final = names.DEFAULT_PROFILE
 MAX_HOME: Final = 500
+LEAST_PARTS: Final = 3  # of a home's path: Hermes closes it to others, and /etc or /srv are theirs
 BAD_NAME: Final = "Letters, digits, and . _ - between them; 64 characters at most."
 
 
@@ -179,7 +180,7 @@ def _home(web: WebContext, given: str, row: Profile | None, known: Sequence[Prof
         raise errors.InvalidCommand("Write the whole path, from / on.")
     home = Path("/" + os.path.normpath(text).lstrip("/"))
     real, data_dir = home.resolve(), web.settings.data_dir.resolve()
-    if real == real.parent or real.is_relative_to(data_dir) or data_dir.is_relative_to(real):
+    if len(real.parts) < LEAST_PARTS or real.is_relative_to(data_dir) or data_dir.is_relative_to(real):
         raise errors.InvalidCommand("Choose a folder of its own: this one holds other things.")
     others = [(DEFAULT, web.settings.hermes_home)]
     others += [(each.name, Path(each.hermes_home)) for each in known if each.hermes_home]

@@ -26,6 +26,8 @@ def home_of(profile: Profile | None, settings: Settings) -> Path:
 def home_fault(home: Path) -> str | None:
     """Why no agent can live in that home; names no path. None: it can."""
     try:
+        if len(home.resolve().parts) < 3:
+            return "Its home is a folder of the system."
         if home.is_dir():
             next(home.iterdir(), None)
             return None
