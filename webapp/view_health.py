@@ -9,7 +9,7 @@ from datetime import datetime
 
 from shared.relay.presence import ProfileFacts, WorkerFacts
 from webapp.errors import told as told_to_people
-from webapp.render import _
+from webapp.render import _, counted
 from webapp.views import Mark
 
 WHY_CHARS = 1_000  # what Redis holds is not to be trusted with our pages
@@ -115,11 +115,11 @@ def _rank(state: str) -> int:
 
 
 def _of_worker(worker: WorkerFacts, facts: ProfileFacts) -> WorkerHealth:
-    said = []
+    said = [_("process %(pid)s", pid=worker.pid)]
     if facts.version:
         said.append(_("Hermes %(version)s", version=facts.version[:NAME_CHARS]))
     if facts.state == "ready":
-        said.append(_("%(n)s chats warm", n=facts.sessions))
+        said.append(counted("%(num)s chat warm", "%(num)s chats warm", facts.sessions))
         said.append(_("%(n)s at work", n=facts.busy))
     if facts.memory_mb is not None:
         said.append(_("%(n)s MB", n=round(facts.memory_mb)))

@@ -55,7 +55,7 @@ class Process:
             self._tickers += [
                 Ticker("leases", settings.lease_renew_s, LeaseKeeper(context).renew),
                 Ticker("looks", settings.database_look_s, self._look),
-                Ticker("served", settings.lease_renew_s, context.served.look),
+                Ticker("served", settings.lease_renew_s, self._look_what_is_served),
                 self._heartbeat,
                 self._hand_on,
             ]
@@ -113,6 +113,10 @@ class Process:
 
     def _look(self) -> None:
         interrupts.look(self.context, self.context.live_runs.all())
+
+    def _look_what_is_served(self) -> None:
+        if self.context.served.look():
+            self._heartbeat.wake()
 
     def _beat(self) -> None:
         heartbeat.beat(self.context, self.started_at)

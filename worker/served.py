@@ -6,7 +6,7 @@ The look has a thread of its own: it reads the database and asks children, and a
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -50,8 +50,9 @@ class Served:
         self._search_at = 0.0  # monotonic
         self._were_gone: set[str] = set()
 
-    def look(self) -> None:
-        """Raises Unavailable without the database; then the last look counts on."""
+    def look(self) -> bool:
+        """True when there is something new to say. Raises Unavailable without the database; then the last look counts
+        on."""
         with transaction(self._factory, write=False) as db:
             profiles = catalogue.profiles(db)
             names = [row.key_ref for row in catalogue.language_models(db) if row.key_ref]
@@ -59,6 +60,7 @@ class Served:
         if now >= self._search_at or self._faults.keys() != offered.FAULTS.keys():
             self._search_at = now + SEARCH_EVERY_S
             self._faults = {source: offered.fault_of(source, self._settings, profiles) for source in offered.FAULTS}
+        before = self.seen
         self.seen = Seen(
             sources=tuple(
                 SourceFacts(source=source, ok=fault is None, why=_told(fault)) for source, fault in self._faults.items()
@@ -68,6 +70,7 @@ class Served:
             looked_at=clock.now(),
         )
         self._forget_gone({row.name for row in profiles})
+        return replace(before, looked_at=self.seen.looked_at) != self.seen
 
     def _forget_gone(self, names: set[str]) -> None:
         """End the agents of profiles that are gone, at the second look: one of them may just have been added."""

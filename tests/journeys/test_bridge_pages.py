@@ -75,7 +75,7 @@ def test_health_is_what_the_agent_of_the_profile_does(bridge: BridgeJourney, per
     ask(person, bridge, "[[say:Hello]]")
     text = wait_shown(person, "/profiles/default", "Ready", "#health")
     assert re.search(r"Hermes 0\.19\.0", text)
-    assert "1 chats warm" in text
+    assert "1 chat warm" in text
     home = bridge.add_profile("broken")
     home.path.rename(home.path.with_name(home.path.name + "-away"))
     try:

@@ -159,6 +159,19 @@ def test_saving_what_is_there_changes_nothing_and_leaves_no_trace(web: Web, admi
     assert len(audited(web)) == before
 
 
+def test_what_is_not_given_stays_as_it_is(web: Web, admin: Principal, home: Path) -> None:
+    given = ProfileInput(name="work", hermes_home=str(home), gateway_url="https://1.1.1.1")
+    row = profiles.add(web.context, admin, given)
+    profiles.change(web.context, admin, row.id, ProfileInput(is_default=True))
+    kept = stored(web, "work")
+    assert kept is not None
+    assert (kept.hermes_home, kept.gateway_url) == (str(home), "https://1.1.1.1")
+    profiles.change(web.context, admin, row.id, ProfileInput(hermes_home="", gateway_url=""))
+    kept = stored(web, "work")
+    assert kept is not None
+    assert (kept.hermes_home, kept.gateway_url) == (None, None)
+
+
 def test_only_one_is_for_new_chats(web: Web, admin: Principal) -> None:
     first = profiles.add(web.context, admin, ProfileInput(name="a", is_default=True))
     second = profiles.add(web.context, admin, ProfileInput(name="b", is_default=True))

@@ -40,6 +40,25 @@ def look(desk: Desk, *described: dict[str, Any]) -> dict[str | None, Any]:
     return {each.profile: each for each in desk.context.served.seen.profiles}
 
 
+def test_what_is_new_is_told_at_once_and_what_is_not_with_the_next_heartbeat(desk: Desk, tmp_path: Path) -> None:
+    with transaction(desk.factory) as db:
+        catalogue.put_profile(db, name="work", hermes_home=str(tmp_path))
+    ready: dict[str, Any] = {"profile": "work", "state": "ready", "answers": True, "sessions": 1}
+    desk.context.backends.holding_agents = lambda profile=None: [Held(ready)]
+    assert [desk.context.served.look() for _ in range(2)] == [True, False]
+    ready["sessions"] = 2
+    assert desk.context.served.look()
+
+
+def test_a_worker_that_starts_tells_what_it_can_serve_before_its_second_heartbeat(desk: Desk) -> None:
+    desk.context.settings = desk.settings.model_copy(update={"lease_renew_s": 30.0})
+    desk.start_threads()
+    told = desk.wait(
+        lambda: next((each for each in desk.context.presence.workers() if each.sources), None), what="the sources"
+    )
+    assert {source.source for source in told.sources} == set(offered.FAULTS)
+
+
 def test_each_source_has_its_line() -> None:
     assert offered.FAULTS.keys() == registry.SOURCES.keys() - {"scripted"}
 

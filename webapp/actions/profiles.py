@@ -34,10 +34,10 @@ BAD_NAME: Final = "Letters, digits, and . _ - between them; 64 characters at mos
 
 @dataclass(frozen=True)
 class ProfileInput:
-    """As it was typed. `name`: of a new one. `gateway_url` None: as it is."""
+    """As it was typed. `name`: of a new one. `hermes_home`, `gateway_url` None: as they are."""
 
     name: str = ""
-    hermes_home: str = ""
+    hermes_home: str | None = None
     gateway_url: str | None = None
     is_default: bool = False
 
@@ -50,7 +50,7 @@ def add(web: WebContext, principal: Principal, given: ProfileInput) -> Profile:
         known = catalogue.profiles(db)
     checks = Checks()
     name = checks.of("name", _new_name, given.name, known)
-    home = checks.of("hermes_home", _home, web, given.hermes_home, None, known)
+    home = checks.of("hermes_home", _home, web, given.hermes_home or "", None, known)
     gateway = checks.of("gateway_url", _gateway, web, given.gateway_url or "")
     checks.end()
     assert name is not None
@@ -73,8 +73,9 @@ def change(web: WebContext, principal: Principal, profile_id: str, given: Profil
         before, known = catalogue.get_profile(db, profile_id), catalogue.profiles(db)
     _check_may_set(principal, given, before.gateway_url or "")
     checks = Checks()
-    home = checks.of("hermes_home", _home, web, given.hermes_home, before, known)
-    gateway = before.gateway_url
+    home, gateway = before.hermes_home, before.gateway_url
+    if given.hermes_home is not None:
+        home = checks.of("hermes_home", _home, web, given.hermes_home, before, known)
     if given.gateway_url is not None and given.gateway_url.strip() != (gateway or ""):
         gateway = checks.of("gateway_url", _gateway, web, given.gateway_url)
     checks.end()

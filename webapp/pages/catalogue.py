@@ -220,7 +220,7 @@ def _profile_input() -> ProfileInput:
     form = request.form
     return ProfileInput(
         name=form.get("name", ""),
-        hermes_home=form.get("hermes_home", ""),
+        hermes_home=form.get("hermes_home"),
         gateway_url=form.get("gateway_url"),
         is_default=bool(form.get("is_default")),
     )
