@@ -20,6 +20,7 @@ from typing import Any
 
 import psutil
 
+from shared import settings as portal_settings
 from shared.database import transaction
 from shared.models import Run
 from shared.run_state import RunState
@@ -30,9 +31,12 @@ from tests.rig.journey import Journey, Tab
 from tests.rig.model_tap import Exchange, ModelTap
 from tests.rig.portal import wait_until
 from tests.rig.redis_server import RedisServer
+from webapp.dispatch import make_celery
 
 NO_GATEWAY = "http://127.0.0.1:9"
 """A gateway that is not there, so that no demo agent is started."""
+REVIEW = "Review the conversation above"
+"""How Hermes begins what it asks itself after every tenth turn or so, in the background."""
 GONE_S = 15.0
 
 
@@ -105,6 +109,13 @@ class BridgeJourney(Journey):
             catalogue.put_profile(db, name=name, hermes_home=str(home.path))
         return home
 
+    def agents(self) -> list[dict[str, Any]]:
+        """What `inspect portal_bridge` tells of each agent process of each worker."""
+        environ = psutil.Process(self.portal.pid("worker")).environ()
+        with make_celery(portal_settings.load(environ, cwd=self.portal.data_dir)) as celery:
+            told = celery.control.inspect(timeout=2)._request("portal_bridge") or {}
+        return [process for processes in told.values() for process in processes]
+
     def workspace(self, session_id: str) -> Path:
         return Path(self.portal.data_dir or "") / "workspaces" / session_id
 
@@ -122,8 +133,10 @@ class BridgeJourney(Journey):
         return [each for each in own if run.begun_at.timestamp() <= each.at < until]
 
     def _wish_of(self, exchange: Exchange) -> str | None:
-        """The newest wish among its user messages: later ones may be the agent's own. What only quotes a wish, as a
-        request for a summary does, has none."""
+        """The newest wish among its user messages: later ones may be the agent's own. None of its work beside the
+        conversation: a summary only quotes wishes, and now and then it reviews a turn that is over."""
+        if exchange.user_texts and exchange.user_texts[-1].startswith(REVIEW):
+            return None
         return next((text for text in reversed(exchange.user_texts) if text in self._wishes), None)
 
     def said_in(self, run_id: str) -> str:

@@ -66,6 +66,8 @@ class _Link:
     at: float = field(default_factory=time.time)
     asked: bytearray = field(default_factory=bytearray)
     told: bytearray = field(default_factory=bytearray)
+    read_at: tuple[int, int] = (0, 0)  # how long both were when they were last read
+    exchanges: list[Exchange] = field(default_factory=list)
 
 
 class ModelTap:
@@ -139,6 +141,13 @@ async def _pass(source: asyncio.StreamReader, sink: asyncio.StreamWriter, kept: 
 
 
 def _exchanges(link: _Link) -> list[Exchange]:
+    lengths = len(link.asked), len(link.told)
+    if link.read_at != lengths:
+        link.read_at, link.exchanges = lengths, _read_all(link)
+    return link.exchanges
+
+
+def _read_all(link: _Link) -> list[Exchange]:
     told = bytes(link.told)
     found = []
     for path, body in _requests(bytes(link.asked)):

@@ -84,8 +84,9 @@ def pid_of(desk: BridgeDesk) -> int:
     ],
 )
 def test_garbage_is_a_protocol_error_and_what_came_is_kept(
-    desk: BridgeDesk, home: ScriptedHome, steps: list[dict[str, Any]], said: str
+    desk: BridgeDesk, home: ScriptedHome, steps: list[dict[str, Any]], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(turn, "STORY_S", 0.2)  # it lives on: there is no story
     home.script(turn=[HELLO, *steps, {"hang": True}])
     before = psutil.Process().memory_info().rss
     run_id = desk.run("go")
@@ -224,8 +225,15 @@ def test_a_failed_run_says_why_and_counts_its_tokens(desk: BridgeDesk, home: Scr
 )
 @pytest.mark.parametrize("place", ["in mid-token", "in a tool", "in an approval", "in a question"])
 def test_a_child_that_ends_interrupts_its_runs_at_once(
-    desk: BridgeDesk, home: ScriptedHome, end: dict[str, Any], said: str, place: str
+    desk: BridgeDesk,
+    home: ScriptedHome,
+    end: dict[str, Any],
+    said: str,
+    place: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if "close" in end:
+        monkeypatch.setattr(turn, "STORY_S", 0.2)  # it lives on: there is no story
     question = {"event": "clarify.requested", "clarify_id": "c1", "question": "Which?", "choices": []}
     asks = {"in a tool": [TOOL], "in an approval": [TOOL, APPROVAL], "in a question": [question]}
     is_pause = place in ("in an approval", "in a question")

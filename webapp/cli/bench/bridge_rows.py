@@ -3,6 +3,7 @@ without a portal, in the same run."""
 
 import time
 from collections.abc import Callable
+from datetime import datetime
 
 from webapp.cli.bench.bridge_stage import BridgeStage
 from webapp.cli.bench.client import JsonSocket
@@ -90,8 +91,9 @@ def submit(stage: BridgeStage, *, turns: int = 30, sessions: int = 12) -> Row:
 
 
 def abort(stage: BridgeStage, *, turns: int = 40) -> Row:
-    """From the abort on the socket to the agent having been interrupted, to the model being left, to the end."""
-    told, left, ended = [], [], []
+    """From the abort on the socket to the agent having been interrupted (by the worker's clock, in whole milliseconds),
+    to the client being told so, to the model being left, to the end."""
+    told, shown, left, ended = [], [], [], []
     with JsonSocket(stage) as socket:
         session = socket.new_session(SOURCE)
         for n in range(turns):
@@ -102,7 +104,8 @@ def abort(stage: BridgeStage, *, turns: int = 40) -> Row:
             while True:
                 came, frame = socket.receive(TURN_LIMIT_S)
                 if frame["event"] == "abort.started" and frame["data"]["stage"] == "acknowledged":
-                    told.append((came - pressed) / 1e6)
+                    told.append(datetime.fromisoformat(frame["at"]).timestamp() * 1e3 - pressed / 1e6)
+                    shown.append((came - pressed) / 1e6)
                 elif frame["event"] == "abort.completed":
                     ended.append((came - pressed) / 1e6)
                     break
@@ -111,6 +114,7 @@ def abort(stage: BridgeStage, *, turns: int = 40) -> Row:
         raise BenchError(f"{turns - len(told)} of {turns} aborts were not taken by the agent")
     figures = {
         **spread(told),
+        **{f"shown_{name}": value for name, value in spread(shown).items()},
         **{f"model_left_{name}": value for name, value in spread(left).items()},
         **{f"ended_{name}": value for name, value in spread(ended).items()},
     }
