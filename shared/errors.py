@@ -120,6 +120,12 @@ class BackendUnavailable(BackendError):
     code = "backend_unavailable"
 
 
+class StartFailed(BackendUnavailable):
+    """The backend's process cannot be started; to ask again at once would bring the same."""
+
+    code = "start_failed"
+
+
 class BackendTimeout(BackendError):
     code = "backend_timeout"
 
@@ -138,6 +144,10 @@ class BackendLost(BackendError):
     """The connection or the process ended in mid-turn: the run is interrupted, not failed."""
 
     code = "backend_lost"
+
+
+class BackendKilled(BackendLost):
+    """The backend's process was ended, because this turn did not stop when it was told to."""
 
 
 class StreamCut(BackendLost):

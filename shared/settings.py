@@ -18,6 +18,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from shared.errors import SettingsError
 
 SECRETS = ("PORTAL_SECRET_KEY", "HERMES_GATEWAY_KEY", "DATABASE_URL", "REDIS_URL", "PORTAL_METRICS_TOKEN")
+PREFIX = "PORTAL_"
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
@@ -46,12 +47,29 @@ class Settings(BaseSettings):
     hermes_gateway_key: SecretStr | None = Field(default=None, validation_alias="HERMES_GATEWAY_KEY")
     gateway_api: Literal["responses", "runs"] = Field(default="responses", validation_alias="PORTAL_GATEWAY_API")
     gateway_model: str | None = Field(default=None, validation_alias="PORTAL_GATEWAY_MODEL")
+    allow_private_addresses: bool = Field(  # of gateways that were typed in a page (S37)
+        default=False, validation_alias="PORTAL_ALLOW_PRIVATE_ADDRESSES"
+    )
     demo_url: str | None = Field(default=None, validation_alias="PORTAL_DEMO_URL")  # set by `portal up`
     demo_key: SecretStr | None = Field(default=None, validation_alias="PORTAL_DEMO_KEY")
     context_budget_tokens: int = Field(default=48_000, ge=1_000, validation_alias="PORTAL_CONTEXT_BUDGET_TOKENS")
 
-    # Hermes (a name of the source document)
+    # Hermes and the agent bridge (most names are of the source document)
     hermes_home: Path = Field(default=Path("~/.hermes"), validation_alias="HERMES_HOME")
+    hermes_agent_root: Path | None = Field(default=None, validation_alias="HERMES_AGENT_ROOT")
+    bridge_endpoint: str | None = Field(default=None, validation_alias="HERMES_AGENT_BRIDGE_ENDPOINT")
+    bridge_timeout_ms: int = Field(default=120_000, ge=100, validation_alias="HERMES_AGENT_BRIDGE_TIMEOUT_MS")
+    bridge_startup_timeout_ms: int = Field(
+        default=120_000, ge=100, validation_alias="HERMES_AGENT_BRIDGE_STARTUP_TIMEOUT_MS"
+    )
+    bridge_python: str | None = Field(default=None, validation_alias="HERMES_AGENT_BRIDGE_PYTHON")
+    bridge_uv: str | None = Field(default=None, validation_alias="HERMES_AGENT_BRIDGE_UV")
+    uv: str | None = Field(default=None, validation_alias="UV")
+    bridge_platform: str = Field(default="cli", min_length=1, validation_alias="HERMES_AGENT_BRIDGE_PLATFORM")
+    bridge_provider: str | None = Field(default=None, validation_alias="HERMES_BRIDGE_PROVIDER")
+    bridge_max_turns: int = Field(default=100, ge=1, validation_alias="HERMES_BRIDGE_MAX_TURNS")
+    bridge_max_agents: int = Field(default=100, ge=1, validation_alias="PORTAL_BRIDGE_MAX_AGENTS")  # a profile's
+    bridge_idle_minutes: float = Field(default=30, gt=0, validation_alias="PORTAL_BRIDGE_IDLE_MINUTES")
 
     # waiting for people
     approval_timeout_s: int = Field(default=60, ge=0, validation_alias="PORTAL_APPROVAL_TIMEOUT_S")
@@ -93,6 +111,28 @@ class Settings(BaseSettings):
     @classmethod
     def _absolute(cls, value: Path) -> Path:
         return value.expanduser().absolute()
+
+    @field_validator("hermes_agent_root")
+    @classmethod
+    def _absolute_if_given(cls, value: Path | None) -> Path | None:
+        return None if value is None else value.expanduser().absolute()
+
+    @field_validator("bridge_endpoint")
+    @classmethod
+    def _is_private_endpoint(cls, value: str | None) -> str | None:
+        """Nobody but this machine may reach the agents (RELIABILITY S39)."""
+        if not value:
+            return None
+        parts = urlsplit(value)
+        if parts.scheme == "ipc" and not parts.netloc and parts.path.startswith("/"):
+            return value
+        try:
+            is_here = parts.scheme == "tcp" and parts.hostname in LOOPBACK_HOSTS and parts.port is not None
+        except ValueError:
+            is_here = False
+        if not is_here:
+            raise ValueError("must be ipc:///absolute/path or tcp://127.0.0.1:port")
+        return value
 
     @field_validator("hermes_gateway_url", "demo_url", "public_url")
     @classmethod
@@ -161,6 +201,11 @@ class Settings(BaseSettings):
     def is_demo(self) -> bool:
         """True while no real agent is configured: the built-in demo agent answers."""
         return self.hermes_gateway_url is None and self.demo_url is not None
+
+
+def is_portals(variable: str) -> bool:
+    """Whether an environment variable of that name is the portal's own, and for no agent to see."""
+    return variable.startswith(PREFIX) or variable.removesuffix("_FILE") in SECRETS
 
 
 def load(environ: Mapping[str, str] | None = None, *, cwd: Path | None = None, **overrides: Any) -> Settings:

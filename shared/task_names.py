@@ -15,11 +15,11 @@ def worker_queue(worker_id: str) -> str:
     return f"{RUNS_QUEUE}.{worker_id}"
 
 
-def turn_queue(source: str, warm_worker: str | None, is_alive: Callable[[str], bool]) -> str:
-    """The queue for a turn: that of the worker which holds its session's warm agent, while that one lives, else any.
+def turn_queue(source: str, warm_worker: str | None, takes_turns: Callable[[str], bool]) -> str:
+    """The queue for a turn: that of the worker which holds its session's warm agent, while it takes turns, else any.
 
     The gateway (`api_server`) keeps no agent between turns: any worker is as good as another."""
-    if warm_worker is None or source == "api_server" or not is_alive(warm_worker):
+    if warm_worker is None or source == "api_server" or not takes_turns(warm_worker):
         return RUNS_QUEUE
     return worker_queue(warm_worker)
 

@@ -9,7 +9,8 @@ from sqlalchemy import Engine, make_url
 from sqlalchemy.orm import Session, sessionmaker
 
 from shared.database import make_engine, make_session_factory, migrate, transaction
-from tests.rig.hermes import HermesGateway
+from tests.rig.bridge import HermesHome
+from tests.rig.hermes import HermesGateway, ScriptedModel, hermes_venv
 from tests.rig.postgres_server import PostgresRig
 from tests.rig.redis_server import RedisServer
 
@@ -128,8 +129,30 @@ def db(request: pytest.FixtureRequest) -> Iterator[Session]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The first test that needs hermes-agent may have to build its venv."""
     for item in items:
-        if "hermes_gateway" in getattr(item, "fixturenames", ()):
+        if {"hermes_gateway", "hermes_python", "hermes_home"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.timeout(1200))
+
+
+@pytest.fixture(scope="session")
+def hermes_python() -> Path:
+    """The interpreter of the real hermes-agent."""
+    return hermes_venv() / "bin" / "python"
+
+
+@pytest.fixture(scope="session")
+def hermes_model(hermes_python: Path) -> Iterator[ScriptedModel]:
+    """The scripted model behind bridge children of the real hermes-agent, one for the whole run."""
+    model = ScriptedModel()
+    yield model
+    model.close()
+
+
+@pytest.fixture
+def hermes_home(hermes_model: ScriptedModel) -> Iterator[HermesHome]:
+    """A home of the real hermes-agent."""
+    home = HermesHome(hermes_model)
+    yield home
+    home.close()
 
 
 @pytest.fixture(scope="session")

@@ -37,6 +37,8 @@ RULES = [
     Rule("worker.backends", ("worker.runs", "worker.tasks", "shared.relay")),
     Rule("worker.backends.base", ("shared.store", "shared.models", "shared.database")),
     Rule("worker.backends.gateway", ("shared.store", "shared.models", "shared.database")),
+    Rule("worker.backends.bridge", ("shared.store", "shared.models", "shared.database")),
+    Rule("worker.backends.launcher", ("shared", "worker", "webapp")),
     Rule("worker.backends.demo", ("shared.store", "shared.models", "shared.database")),
 ]
 """A backend knows neither the database nor the relay (only the registry reads profiles): it yields what it hears, and
@@ -89,6 +91,19 @@ def all_modules() -> list[tuple[str, ast.Module]]:
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.of)
 def test_the_import_arrows_point_one_way(rule: Rule, all_modules: list[tuple[str, ast.Module]]) -> None:
     found = [breach for name, tree in all_modules for breach in breaches(rule, name, tree)]
+    assert not found, "\n".join(found)
+
+
+def test_the_bridge_child_knows_nothing_of_the_portal(all_modules: list[tuple[str, ast.Module]]) -> None:
+    """It runs in Hermes' own interpreter, where our packages are not."""
+    child = "worker.backends.bridge.process"
+    found = [
+        f"{name} imports {module}"
+        for name, tree in all_modules
+        if is_below(name, child)
+        for module in sorted(imports_of(name, tree))
+        if any(is_below(module, package) for package in PACKAGES) and not is_below(module, child)
+    ]
     assert not found, "\n".join(found)
 
 

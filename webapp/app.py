@@ -25,7 +25,8 @@ from webapp.cookies import PortalCookie
 from webapp.dispatch import make_celery
 from webapp.live import socket, sse
 from webapp.live.hub import Hub
-from webapp.pages import account, chat, operations
+from webapp.living_workers import LivingWorkers
+from webapp.pages import account, catalogue, chat, operations
 from webapp.relay_breaker import RelayBreaker
 from webapp.throttle import Throttle
 
@@ -76,6 +77,7 @@ def make_context(settings: Settings) -> WebContext:
         celery=make_celery(settings),
         throttle=Throttle(client, settings.redis_prefix, breaker),
         breaker=breaker,
+        workers=LivingWorkers(client, keys, breaker),
         readers=BoundedSemaphore(connections_of(engine) // 2),
     )
 
@@ -106,6 +108,7 @@ def _register_routes(app: Flask, made: WebContext) -> None:
     for blueprint in (
         account.bp,
         chat.bp,
+        catalogue.bp,
         operations.bp,
         api_chat_sessions.bp,
         api_runs.bp,

@@ -16,6 +16,7 @@ from shared.relay.connection import Client
 from shared.relay.event_log import EventLog
 from shared.relay.keys import Keys
 from shared.settings import Settings
+from webapp.living_workers import LivingWorkers
 from webapp.relay_breaker import RelayBreaker
 from webapp.throttle import Throttle
 
@@ -39,6 +40,7 @@ class WebContext:
     celery: Celery  # sends tasks by name; it knows none
     throttle: Throttle
     breaker: RelayBreaker
+    workers: LivingWorkers
     readers: BoundedSemaphore
     """Requests that hold a connection of their own. An action or a snapshot inside one needs a second: were all
     connections held by such requests, each would wait for another until the pool gives up."""

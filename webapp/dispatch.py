@@ -57,7 +57,7 @@ def make_celery(settings: Settings) -> Celery:
 
 
 def send_turn(web: WebContext, run: Run, *, warm_worker: str | None = None, marked: bool = False) -> bool:
-    """Send the task of a queued run, to the worker that holds its session's agent while that one lives, else to any.
+    """Send the task of a queued run, to the worker that holds its session's agent while that takes turns, else to any.
 
     `marked`: the dispatch was noted in the database with the run, so that no second write stands in the way of the
     worker's claim. Never raises: False when it could not be sent.
@@ -71,7 +71,7 @@ def send_turn(web: WebContext, run: Run, *, warm_worker: str | None = None, mark
             args=[run.id],
             kwargs={"session": run.session_id, "user": run.user_name, "backend": run.source},
             task_id=run.id,
-            queue=task_names.turn_queue(run.source, warm_worker, Presence(web.redis, web.keys).worker_is_alive),
+            queue=task_names.turn_queue(run.source, warm_worker, Presence(web.redis, web.keys).takes_turns),
             retry=False,
             ignore_result=True,
         )

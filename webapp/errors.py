@@ -47,6 +47,7 @@ STATUS: dict[type[errors.PlatformError], int] = {
 }
 HTTP_CODES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "too_large", 415: "not_json"}
 PAGES_BELOW_API = ("/api/docs",)
+PLACES = ("profiles", "models")  # pages to come back to when the password was given again
 PAUSE_QUEUE_FULL_S = 5
 SAYS = " It says: "  # before a peer's own words, at the end of a sentence
 LONGEST_TRANSLATED_CHARS = 2_000
@@ -235,7 +236,9 @@ def _switch_for(problem: Problem) -> str | None:
 def _to_password() -> Response:
     """To where the password is given again, and back to the page that it was needed for."""
     session_id = (request.view_args or {}).get("session_id")
-    back = request.script_root + (f"/chat/{session_id}" if session_id else "/")
+    place = request.path.split("/")[1]
+    at = f"/chat/{session_id}" if session_id else f"/{place}" if place in PLACES else "/"
+    back = request.script_root + at
     return redirect(url_for("account.settings", next=back), 303)  # type: ignore[return-value]
 
 

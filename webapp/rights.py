@@ -55,6 +55,31 @@ def require_administrator(principal: Principal) -> None:
         raise errors.Forbidden("Give your password again to do that.", code="not_fresh")
 
 
+def may_configure(principal: Principal) -> bool:
+    """Whether the principal may change profiles and models; it then also sees where they lead."""
+    return principal.role in (ADMINISTRATOR, OPERATOR) and principal.kind != "token"
+
+
+def may_set_addresses(principal: Principal) -> bool:
+    """Whether the principal may say where turns and keys are sent (S37)."""
+    return principal.role == ADMINISTRATOR and may_configure(principal)
+
+
+def require_configure(principal: Principal) -> None:
+    """Configuring needs the role and a password given in the last ten minutes (S16)."""
+    if not may_configure(principal):
+        raise errors.Forbidden("Only an operator or an administrator may do that.")
+    if not principal.is_fresh:
+        raise errors.Forbidden("Give your password again to do that.", code="not_fresh")
+
+
+def may_revoke(principal: Principal, granted_by: str | None) -> bool:
+    """Whether the principal may take back what somebody has allowed always: its own, and who configures everything."""
+    if not principal.may_write or principal.role == VIEWER:
+        return False
+    return may_configure(principal) or granted_by == principal.user_id
+
+
 def reading(principal: Principal) -> Principal:
     """The principal, if it may read what is not of one session: its own list, the catalogue."""
     if not principal.may_read:

@@ -14,6 +14,7 @@ from shared.run_state import WAITING, RunState
 from shared.store.chat_sessions import SessionRow
 from shared.transcript import Transcript
 from webapp import render, rights
+from webapp.actions.names import DEFAULT_PROFILE
 from webapp.auth import Principal
 from webapp.context import WebContext
 from webapp.live.snapshot import Snapshot
@@ -28,6 +29,7 @@ from webapp.views import (
     Cursor,
     Mark,
     Option,
+    Pickers,
     Queue,
     QueueItem,
     SessionGroup,
@@ -44,13 +46,14 @@ HIGH_USE = 80  # percent of the context window
 
 @dataclass(frozen=True)
 class Settled:
-    """What the portal as a whole says of a page: whether the demo agent answers, and what a turn may choose from, as
-    (value, label)."""
+    """What the portal as a whole says of a page: whether the demo agent answers, and what a turn may choose from: the
+    names of models and profiles. `default_model`: what answers where nobody chooses one, if that is known."""
 
     is_demo: bool = False
-    models: tuple[tuple[str, str], ...] = ()
-    skills: tuple[tuple[str, str], ...] = ()
-    profiles: tuple[tuple[str, str], ...] = ()
+    models: tuple[str, ...] = ()
+    default_model: str | None = None
+    profiles: tuple[str, ...] = ()
+    has_skills: bool = False
 
 
 def settled_of(web: WebContext) -> Settled:
@@ -214,22 +217,34 @@ def composer_of(view: Snapshot, agent: Agent, facts: Facts, settled: Settled) ->
         will_wait=waits,
         is_stopping=active is not None and active.state == RunState.ABORTING,
         run_id=None if run is None else run.id,
-        models=_options(settled.models, session.model, _("Default model")),
-        skills=_options(settled.skills, session.skill_folder, _("No skill")),
-        profiles=_options(settled.profiles, session.profile, _("Default profile")),
+        pickers=pickers_of(
+            settled, model=session.model, profile=session.profile, skill=session.skill_folder, source=session.source
+        ),
         may_send=may_send,
         why_not=why_not,
     )
 
 
-def _options(offered: tuple[tuple[str, str], ...], chosen: str | None, none: str) -> tuple[Option, ...]:
-    """A picker's options; empty when there is nothing to choose from. What was chosen stays even if it is gone."""
-    if not offered:
+def pickers_of(settled: Settled, *, model: str | None, profile: str | None, skill: str | None, source: str) -> Pickers:
+    """What a turn of that source may choose from, with what is chosen now."""
+    usual = settled.default_model if source == "cli" else None  # a gateway has a model of its own
+    any_model = _("Default model") if usual is None else _("Default: %(model)s", model=usual)
+    return Pickers(
+        models=_options(settled.models, model, Option("", any_model), "%(name)s"),
+        profiles=_options(
+            settled.profiles, profile, Option(DEFAULT_PROFILE, _("Default profile")), _("%(name)s (gone)")
+        ),
+        skill=(skill or "") if settled.has_skills or skill else None,
+    )
+
+
+def _options(offered: tuple[str, ...], chosen: str | None, none: Option, unlisted: str) -> tuple[Option, ...]:
+    """A picker's options, `none` first; empty when there is nothing to choose from. What was chosen stays, also when it
+    is not offered: then with the words `unlisted`."""
+    if not offered and not chosen:
         return ()
-    values = dict(offered)
-    if chosen:
-        values.setdefault(chosen, chosen)
-    return (Option("", none, not chosen), *(Option(v, label, v == chosen) for v, label in values.items()))
+    more = () if not chosen or chosen in offered else (Option(chosen, unlisted % {"name": chosen}, True),)
+    return (replace(none, chosen=not chosen), *(Option(name, name, name == chosen) for name in offered), *more)
 
 
 def usage_of(view: Snapshot) -> Usage:

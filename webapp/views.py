@@ -296,25 +296,65 @@ class Queue:
 
 
 @dataclass(frozen=True)
+class Pickers:
+    """What a turn may choose from; what there is nothing of is empty. Skills are fetched when their list is opened:
+    `skill` is the folder chosen, "" for none, and None where there is no skill at all."""
+
+    models: tuple[Option, ...] = ()
+    profiles: tuple[Option, ...] = ()
+    skill: str | None = None
+
+
+@dataclass(frozen=True)
+class SkillOption:
+    """`origin`: whose folder it is in."""
+
+    folder_name: str
+    name: str
+    description: str
+    origin: str
+    chosen: bool
+
+
+@dataclass(frozen=True)
 class Composer:
     placeholder: str
     is_working: bool
     is_stopping: bool
     will_wait: bool  # what is sent now joins the queue
     run_id: str | None
-    models: tuple[Option, ...] = ()
-    skills: tuple[Option, ...] = ()
-    profiles: tuple[Option, ...] = ()
+    pickers: Pickers = field(default_factory=Pickers)
     may_send: bool = True
     why_not: str = ""
 
 
 @dataclass(frozen=True)
+class Source:
+    """Something a new chat can be begun with. `can`: what it can do, in a few words. `why_not`: it is not to be had
+    here, for this reason; `connect`: how it could be."""
+
+    value: str
+    agent: Agent
+    name: str
+    can: str
+    why_not: str = ""
+    connect: str = ""
+
+    @property
+    def is_offered(self) -> bool:
+        return not self.why_not
+
+
+@dataclass(frozen=True)
 class First:
-    """The field for the first message of a new chat; `text`: what was typed and could not be sent."""
+    """The field for the first message of a new chat; `text`: what was typed and could not be sent. `source`: what
+    answers, if nothing else is chosen; None for who may not begin a chat."""
 
     placeholder: str
     text: str = ""
+    source: Source | None = None
+    sources: tuple[Option, ...] = ()
+    pickers: Pickers = field(default_factory=Pickers)
 
 
 @dataclass(frozen=True)
@@ -361,7 +401,7 @@ class Side:
     """The side of every page."""
 
     groups: tuple[SessionGroup, ...] = ()
-    sources: tuple[Option, ...] = ()
+    sources: tuple[Source, ...] = ()
     user: str = ""
     initials: str = ""
     needs: int = 0
@@ -369,7 +409,8 @@ class Side:
     query: str = ""
     is_archive: bool = False
     may_operate: bool = False
-    is_demo: bool = False
+    is_demo: bool = False  # the demo agent is what answers on this page
+    here: str = "/chat"  # where the page is, to come back to
     next_before: str | None = None
     places: tuple[str, ...] = field(default=("chat",))  # which pages exist
 

@@ -15,6 +15,7 @@ from shared.relay.presence import Presence
 from shared.settings import Settings
 from worker.backends.registry import Backends
 from worker.runs.live_run import LiveRuns
+from worker.served import Served
 
 SAVER_THREADS = 4
 
@@ -67,6 +68,12 @@ class WorkerContext:
     saver: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(max_workers=SAVER_THREADS, thread_name_prefix="saver")
     )
+
+    served: Served = field(init=False)
+    """What the worker can serve, for its heartbeat."""
+
+    def __post_init__(self) -> None:
+        self.served = Served(self.settings, self.factory, self.backends)
 
     def queue_key(self, queue: str) -> str:
         """The Redis key of a Celery queue."""

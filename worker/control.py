@@ -1,7 +1,7 @@
 """What operators ask of workers with Celery's own tools: `celery --app worker.celery_app inspect portal_status`.
 
-A command reads, drains or revokes, and nothing else (S47); who may give it is decided by Redis' access rules. No
-command tells contents.
+A command reads, or drains, ends or revokes what its name says, and nothing else (S47); who may give it is decided by
+Redis' access rules. No command tells contents.
 """
 
 import os
@@ -60,17 +60,39 @@ def portal_runs(state: Any) -> list[dict[str, Any]]:
 @control_command(args=[("on", bool)], signature="[on=true|false]")  # type: ignore[untyped-decorator]
 def portal_drain(state: Any, on: bool = True) -> dict[str, str]:
     """Take no more turns (those that run go on), or take them again."""
-    context = lifecycle.current()
+    process = lifecycle.process()
+    context = process.context
     for queue in (task_names.RUNS_QUEUE, task_names.worker_queue(context.worker_id)):
         if on:
             state.consumer.call_soon(state.consumer.cancel_task_queue, queue)
         else:
             state.consumer.call_soon(state.consumer.add_task_queue, queue)
-    if on:
-        context.draining.set()
-    else:
-        context.draining.clear()
+    process.drain(on)
     return {"ok": f"draining: {len(context.live_runs)} runs go on" if on else "takes turns again"}
+
+
+@inspect_command()  # type: ignore[untyped-decorator]
+def portal_bridge(state: Any) -> list[dict[str, Any]]:
+    """The agent processes of this worker: what each is, and how many sessions it holds."""
+    return [facts for backend in lifecycle.current().backends.holding_agents() for facts in backend.describe()]
+
+
+@control_command(  # type: ignore[untyped-decorator]
+    args=[("profile", str), ("at_once", bool)], signature="[profile [at_once=true|false]]"
+)
+def portal_bridge_restart(state: Any, profile: str | None = None, at_once: bool = False) -> dict[str, str]:
+    """Start the agent processes again, of one profile or of all. Turns that run there go on to their end in the old
+    process, unless it is to be `at_once`."""
+    found = lifecycle.current().backends.holding_agents(profile)
+    runs = sum(backend.restart(at_once=at_once) for backend in found)
+    return {"ok": f"{len(found)} started again; {runs} turns {'are ended' if at_once else 'go on to their end'}"}
+
+
+@control_command(args=[("session_id", str)], signature="<session_id>")  # type: ignore[untyped-decorator]
+def portal_drop_session(state: Any, session_id: str) -> dict[str, str]:
+    """Have the agent processes forget a session: its next turn is told the history anew. A turn that runs goes on."""
+    found = [backend.drop_session(session_id) for backend in lifecycle.current().backends.holding_agents()]
+    return {"ok": "dropped" if any(found) else "nothing of it is held here"}
 
 
 _celery_revoke = celery_control.Panel.data["revoke"]

@@ -1,7 +1,8 @@
 """Start and stop of a worker process, and of beat: what is opened here is closed here.
 
 On SIGTERM a worker claims nothing more; its runs get `shutdown_grace_s`, then they are interrupted. The threads that
-keep leases, hear aborts and sweep go on until the last run has ended.
+keep leases, hear aborts and sweep go on until the last run has ended. What was sent to a worker that takes no more
+turns is handed on to the others.
 """
 
 import sys
@@ -30,6 +31,8 @@ from worker.runs.revoked import cancel_revoked
 from worker.ticker import Ticker
 from worker.watchdog import Watchdog
 
+HAND_ON_EVERY_S = 1.0  # while draining: who had not heard of it yet may still send
+
 log = logs.get(__name__)
 
 
@@ -44,13 +47,17 @@ class Process:
         self._tickers = [Ticker("janitor", context.settings.janitor_every_s, self.janitor.sweep)]
         self._mailbox: interrupts.MailboxThread | None = None
         self._interrupt: threading.Timer | None = None
+        self._heartbeat = Ticker("heartbeat", context.settings.lease_renew_s, self._beat)
+        self._hand_on = Ticker("hand-on", HAND_ON_EVERY_S, self._hand_on_queue)
         if is_worker:
             settings = context.settings
             self._mailbox = interrupts.MailboxThread(context)
             self._tickers += [
                 Ticker("leases", settings.lease_renew_s, LeaseKeeper(context).renew),
                 Ticker("looks", settings.database_look_s, self._look),
-                Ticker("heartbeat", settings.lease_renew_s, self._beat),
+                Ticker("served", settings.lease_renew_s, self._look_what_is_served),
+                self._heartbeat,
+                self._hand_on,
             ]
 
     def start(self) -> None:
@@ -66,10 +73,19 @@ class Process:
         self._tickers.append(ticker)
         ticker.start()
 
+    def drain(self, on: bool) -> None:
+        """Take no more turns, or take them again. Whoever sends turns hears of it at once; returns at once."""
+        if on:
+            self.context.draining.set()
+        else:
+            self.context.draining.clear()
+        self._heartbeat.wake()
+        self._hand_on.wake()
+
     def shut_down(self, *, at_once: bool) -> None:
         """No new claims; the runs get their grace. Called in a signal handler: it only starts a thread."""
-        self.context.draining.set()
         if self._interrupt is None:
+            self.drain(True)
             grace_s = 0.0 if at_once else self.context.settings.shutdown_grace_s
             self._interrupt = threading.Timer(grace_s, self._interrupt_runs)
             self._interrupt.daemon = True
@@ -98,8 +114,16 @@ class Process:
     def _look(self) -> None:
         interrupts.look(self.context, self.context.live_runs.all())
 
+    def _look_what_is_served(self) -> None:
+        if self.context.served.look():
+            self._heartbeat.wake()
+
     def _beat(self) -> None:
         heartbeat.beat(self.context, self.started_at)
+
+    def _hand_on_queue(self) -> None:
+        if self.context.draining.is_set():
+            heartbeat.hand_on_queue(self.context, self.context.worker_id)
 
 
 _process: Process | None = None

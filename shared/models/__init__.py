@@ -1,5 +1,6 @@
 """The tables, as typed SQLAlchemy models. Importing this package registers them all on `Base.metadata`."""
 
+from shared.models.approval_grant import ApprovalGrant
 from shared.models.audit import AuditEvent, AuditRetention
 from shared.models.base import Base
 from shared.models.catalogue import LanguageModel, Profile
@@ -12,6 +13,7 @@ from shared.models.user import ApiToken, SetupToken, SignIn, User
 
 __all__ = [
     "ApiToken",
+    "ApprovalGrant",
     "AuditEvent",
     "AuditRetention",
     "Base",

@@ -21,7 +21,7 @@ class Pause(Base):
     fence: Mapped[int] = mapped_column(BigInteger)
     kind: Mapped[str]  # approval | clarification
     tool: Mapped[str] = mapped_column(default="")
-    request: Mapped[dict[str, Any]]  # {command, description, choices} or {question, choices}
+    request: Mapped[dict[str, Any]]  # {command, description, choices, patterns?} or {question, choices}
     args_hash: Mapped[str]
     expires_at_db: Mapped[float | None] = mapped_column(Float(53))  # None: no limit
     state: Mapped[str] = mapped_column(default="pending")  # pending | answered | expired | withdrawn

@@ -15,8 +15,35 @@ from shared.relay.keys import WATCH_TTL_S, WORKER_TTL_S, WORKERS_TTL_S, Keys
 Facts = TypeVar("Facts", bound=BaseModel)
 
 
+class SourceFacts(BaseModel):
+    """Whether a worker can serve sessions of a source. `why`: what is missing, for operators."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+    source: str
+    ok: bool
+    why: str = ""
+
+
+class ProfileFacts(BaseModel):
+    """How the agent process of a profile (None: the default one) does in a worker. `state`: `ready`, `starting`,
+    `idle` (it starts with the first turn), `failed` (its last start, or it hangs), `missing` (its home cannot be used).
+    `why`: for operators; it may name paths."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+    profile: str | None
+    state: str
+    why: str = ""
+    version: str = ""
+    sessions: int = 0  # held warm
+    busy: int = 0
+    memory_mb: float | None = None
+
+
 class WorkerFacts(BaseModel):
-    """What a worker says of itself with each heartbeat. `queues`: the Celery queues it takes turns from."""
+    """What a worker says of itself with each heartbeat. `queues`: the Celery queues it takes turns from.
+
+    `sources`, `profiles` and `keys` (whether the variable that holds the key of a model is set) are of its last look,
+    `looked_at` by its own clock; an older worker says nothing of them."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
     worker_id: str
@@ -29,6 +56,10 @@ class WorkerFacts(BaseModel):
     runs: list[str] = []
     draining: bool = False
     backends: list[str] = []
+    sources: list[SourceFacts] = []
+    profiles: list[ProfileFacts] = []
+    keys: dict[str, bool] = {}
+    looked_at: Time | None = None
 
 
 class Watcher(BaseModel):
@@ -93,9 +124,12 @@ class Presence:
             pipe.delete(self._keys.mailbox(worker_id))
             pipe.execute()
 
-    def worker_is_alive(self, worker_id: str) -> bool:
+    def takes_turns(self, worker_id: str) -> bool:
+        """Whether it lives and is not draining."""
         with relay_errors():
-            return bool(self._client.exists(self._keys.worker(worker_id)))
+            raw = self._client.get(self._keys.worker(worker_id))
+        facts = None if raw is None else _read(WorkerFacts, raw)
+        return facts is not None and not facts.draining
 
     def run_is_alive(self, run_id: str) -> bool:
         with relay_errors():

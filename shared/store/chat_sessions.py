@@ -12,13 +12,13 @@ from sqlalchemy.orm import Session, aliased
 from shared import clock, ids
 from shared.errors import Conflict, NotFound
 from shared.models import ChatMessage, ChatSession, Pause, Run, User
-from shared.run_state import RunState
+from shared.run_state import FINAL, RunState
 from shared.store.run_moves import is_queued
 from shared.titles import title_from
 
 __all__ = [
-    "PREVIEW_LENGTH", "UNDO_FOR", "SessionRow", "create", "delete", "get", "list_for", "purge", "rename",
-    "row_of", "set_archived", "title_from", "to_purge", "undelete",
+    "PREVIEW_LENGTH", "UNDO_FOR", "SessionRow", "busy_with_profile", "count_by_profile", "create", "delete", "get",
+    "list_for", "purge", "rename", "row_of", "set_archived", "title_from", "to_purge", "undelete",
 ]  # fmt: skip
 
 PREVIEW_LENGTH: Final = 120
@@ -98,6 +98,22 @@ def get(db: Session, session_id: str, *, with_deleted: bool = False) -> ChatSess
     if session is None or (session.deleted_at is not None and not with_deleted):
         raise NotFound("There is no such session.")
     return session
+
+
+def busy_with_profile(db: Session, profile: str) -> list[str]:
+    """Ids of the sessions of a profile in which a turn runs or waits."""
+    wanted = (
+        select(ChatSession.id)
+        .join(Run, Run.session_id == ChatSession.id)
+        .where(ChatSession.profile == profile, Run.state.not_in(FINAL))
+    )
+    return list(db.scalars(wanted.distinct().order_by(ChatSession.id)))
+
+
+def count_by_profile(db: Session) -> dict[str | None, int]:
+    """Profile -> how many sessions have it."""
+    wanted = select(ChatSession.profile, func.count()).where(ChatSession.deleted_at.is_(None))
+    return dict(db.execute(wanted.group_by(ChatSession.profile)).all())
 
 
 # ---- the list

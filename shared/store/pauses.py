@@ -17,6 +17,7 @@ from shared.database import db_now, db_time
 from shared.errors import AlreadyDecided, Expired, LeaseLost, NotFound
 from shared.models import ChatSession, Pause, Run, User
 from shared.run_state import WAITING, RunState
+from shared.store import approval_grants
 from shared.store.run_moves import move, state_and_fence
 
 Kind = Literal["approval", "clarification"]
@@ -112,7 +113,8 @@ def answer(
     answer: str | None = None,
     reason: str | None = None,
 ) -> Pause:
-    """Decide an open pause: `choice` of an approval, `answer` of a clarification.
+    """Decide an open pause: `choice` of an approval, `answer` of a clarification. What is allowed always is kept for
+    the profile of the session in the same transaction.
 
     Raises NotFound, AlreadyDecided (its message says how and by whom, or that the run no longer waits), Expired when
     the deadline has passed.
@@ -135,8 +137,25 @@ def answer(
     )
     pause = get(db, pause_id)
     if decided.rowcount == 1:  # type: ignore[attr-defined]
+        if pause.choice == "always":
+            _grant(db, pause, user)
         return pause
     raise _refusal(db, pause)
+
+
+def _grant(db: Session, pause: Pause, user: User | None) -> None:
+    """`patterns`: none where the agent itself remembers what is allowed always."""
+    session = db.get_one(ChatSession, pause.session_id)
+    for pattern in pause.request.get("patterns", ()):
+        approval_grants.add(
+            db,
+            profile=session.profile,
+            pattern_key=pattern,
+            user=user,
+            description=pause.request.get("description", ""),
+            command=pause.request.get("command", ""),
+            reason=pause.reason,
+        )
 
 
 def _refusal(db: Session, pause: Pause) -> AlreadyDecided | Expired:

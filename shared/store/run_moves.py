@@ -44,6 +44,14 @@ def _active_one() -> Select[Run]:
     return select(Run).where(Run.session_id == bindparam("session_id"), is_active())
 
 
+def previous(db: Session, run: Run) -> Run | None:
+    """The run before it in its session, as an agent may remember it: not one that was cancelled."""
+    wanted = select(Run).where(
+        Run.session_id == run.session_id, Run.position < run.position, Run.state != RunState.CANCELLED
+    )
+    return db.scalars(wanted.order_by(Run.position.desc()).limit(1)).one_or_none()
+
+
 def state_and_fence(db: Session, run_id: str) -> tuple[RunState, int]:
     """As the database has them now, whatever this `db` has read before. Raises NotFound."""
     row = db.execute(select(Run.state, Run.fence).where(Run.id == run_id)).one_or_none()

@@ -49,6 +49,12 @@ def by_login(db: Session, login: str) -> User | None:
     return db.scalars(select(User).where(User.login == login.strip().casefold())).one_or_none()
 
 
+def names(db: Session, user_ids: Iterable[str | None]) -> dict[str, str]:
+    """id -> the name others see, of those that there still are."""
+    wanted = {user_id for user_id in user_ids if user_id is not None}
+    return dict(db.execute(select(User.id, User.name).where(User.id.in_(wanted))).all()) if wanted else {}
+
+
 def all_users(db: Session) -> list[User]:
     return list(db.scalars(select(User).order_by(User.login)))
 

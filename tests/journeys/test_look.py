@@ -6,14 +6,22 @@ so, and the rules of axe-core (LOOK.md: every page passes it at 360, 390, 820 an
 
 import importlib.resources
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Page
 
+from shared.database import transaction
 from shared.run_state import RunState
+from shared.store import catalogue
 from tests.rig.browser_journey import browser_at
+from tests.rig.catalogue_story import story_facts, tell_story, telling, without_hermes
 from tests.rig.chromium import Chromium
 from tests.rig.journey import Journey
+from tests.rig.portal import wait_until
+from tests.rig.redis_server import RedisServer
+from tests.webapp.live_portal import Portal
 
 PICTURES = Path(__file__).parents[2] / "out" / "look"
 AXE = (importlib.resources.files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
@@ -57,7 +65,7 @@ def sessions(shared_journey: Journey) -> Iterator[dict[str, str]]:
     journey.post(f"/api/chat/runs/{waits}/abort")
 
 
-@pytest.mark.parametrize(
+WIDTHS = pytest.mark.parametrize(
     ("width", "theme", "language"),
     [
         (w, t, lang)
@@ -65,19 +73,102 @@ def sessions(shared_journey: Journey) -> Iterator[dict[str, str]]:
         for t, lang in zip(THEMES, LANGUAGES[n % 2], strict=True)
     ],
 )
+LOCALES = {"en": "en-GB", "zh": "zh-CN"}
+
+
+@WIDTHS
 def test_the_session_page_at_every_width_theme_and_language(
     chromium: Chromium, journey: Journey, sessions: dict[str, str], width: int, theme: str, language: str
 ) -> None:
-    locale = {"en": "en-GB", "zh": "zh-CN"}[language]
     for name, session_id in sessions.items():
         with browser_at(
-            chromium, journey, session_id, width=width, height=900, dark=theme == "dark", locale=locale
+            chromium, journey, session_id, width=width, height=900, dark=theme == "dark", locale=LOCALES[language]
         ) as person:
             assert person.page.locator("html").get_attribute("lang", timeout=5000).startswith(language)
-            PICTURES.mkdir(parents=True, exist_ok=True)
             person.page.wait_for_timeout(200)  # the page goes to its end
-            person.page.screenshot(path=PICTURES / f"{name}-{width}-{theme}-{language}.png")
-            assert person.page.evaluate("document.documentElement.scrollWidth") == width
-            assert person.page.evaluate(CUT) == []
-            person.page.evaluate(AXE)
-            assert person.page.evaluate(FAULTS) == []
+            picture(person.page, f"{name}-{width}-{theme}-{language}", width)
+
+
+def picture(page: Page, name: str, width: int) -> None:
+    """For people; and what a machine can tell of it."""
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=PICTURES / f"{name}.png")
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    assert page.evaluate(CUT) == []
+    page.evaluate(AXE)
+    assert page.evaluate(FAULTS) == []
+
+
+# ---- profiles, models, and the menus that lead to them
+
+
+@pytest.fixture(scope="module")
+def configured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Portal, RedisServer]]:
+    """A portal with everything that these pages can show, of workers that say what is wrong."""
+    with ExitStack() as stack:
+        redis = RedisServer()
+        stack.callback(redis.close)
+        folder = tmp_path_factory.mktemp("configured")
+        portal = Portal(folder, redis.url)
+        stack.callback(portal.close)
+        tell_story(portal.factory, portal.owner, folder)
+        yield portal, redis
+
+
+@WIDTHS
+def test_profiles_and_models_at_every_width_theme_and_language(
+    chromium: Chromium, configured: tuple[Portal, RedisServer], width: int, theme: str, language: str
+) -> None:
+    portal, redis = configured
+    with transaction(portal.factory, write=False) as db:
+        ids = {row.name: row.id for row in (*catalogue.profiles(db), *catalogue.language_models(db))}
+    pages = {
+        "profiles": "/profiles",
+        "profile": f"/profiles/{ids['finance-ops']}",
+        "profile-broken": f"/profiles/{ids['research']}",
+        "profile-new": "/profiles/new",
+        "models": "/models",
+        "model": f"/models/{ids['hermes-4']}",
+    }
+    with (
+        telling(redis.url, story_facts()),
+        chromium.page(width=width, height=900, dark=theme == "dark", locale=LOCALES[language]) as watched,
+    ):
+        page = watched.page
+        wait_until(lambda: page.goto(portal.web.url + "/profiles") and page.locator("[data-state=failed]").count() == 2)
+        for name, path in pages.items():
+            page.goto(portal.web.url + path)
+            picture(page, f"{name}-{width}-{theme}-{language}", width)
+        page.goto(portal.web.url + "/models/new")
+        for field, words in (("name", "a b"), ("base_url", "http://169.254.169.254"), ("key_ref", "sk-" + "x" * 30)):
+            page.fill(f"#f-{field}", words)
+        page.keyboard.press("Enter")
+        page.wait_for_selector(".fault")
+        picture(page, f"model-wrong-{width}-{theme}-{language}", width)
+        page.goto(f"{portal.web.url}/chat/{portal.new_session()}")
+        page.click(".pick-skill summary")
+        page.wait_for_selector(".skill")
+        picture(page, f"skills-{width}-{theme}-{language}", width)
+        assert watched.violations() == []
+
+
+@WIDTHS
+def test_the_menu_of_a_new_chat_at_every_width_theme_and_language(
+    chromium: Chromium, configured: tuple[Portal, RedisServer], width: int, theme: str, language: str
+) -> None:
+    portal, redis = configured
+    for name, facts in (("offered", story_facts()), ("not-offered", [without_hermes()])):
+        with (
+            telling(redis.url, facts),
+            chromium.page(width=width, height=900, dark=theme == "dark", locale=LOCALES[language]) as watched,
+        ):
+            page, missing = watched.page, 0 if name == "offered" else 1
+            wait_until(
+                lambda page=page, missing=missing: (
+                    page.goto(portal.web.url + "/chat") and page.locator(".offer--not").count() == missing
+                )
+            )
+            if width < 832:
+                page.click('[data-drawer="open"]')
+            page.click(".menu--new summary")
+            picture(page, f"new-chat-{name}-{width}-{theme}-{language}", width)

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +58,9 @@ class Played:
         return [item for item in self.items if not isinstance(item, base.Keepalive)]
 
 
-def a_turn(text: str = "Hello", **given: Any) -> base.Turn:
-    return base.Turn(run_id="0" * 32, session_id="session-1", input=text, **given)
+def a_turn(text: str = "Hello", history: tuple[base.HistoryMessage, ...] = (), **given: Any) -> base.Turn:
+    turn = base.Turn(run_id="0" * 32, session_id="session-1", input=text, make_history=lambda: history)
+    return replace(turn, **given)
 
 
 def play(

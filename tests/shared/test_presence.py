@@ -43,8 +43,10 @@ def test_a_heartbeat_tells_of_the_worker_and_its_runs(presence: Presence) -> Non
     presence.beat_worker(b)
     presence.beat_worker(a)
     assert presence.workers() == [a, b]
-    assert presence.worker_is_alive("a")
-    assert not presence.worker_is_alive("c")
+    assert presence.takes_turns("a")
+    assert not presence.takes_turns("c")
+    presence.beat_worker(a.model_copy(update={"draining": True}))
+    assert not presence.takes_turns("a")
     assert presence.run_is_alive("r1")
     assert not presence.run_is_alive("r3")
 

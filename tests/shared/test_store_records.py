@@ -8,7 +8,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session
 
 from shared import clock
-from shared.errors import NotFound
+from shared.errors import Conflict, NotFound
 from shared.models import AuditEvent
 from shared.store import audit, catalogue, compressions, run_logs, tool_outputs
 from tests.factories import a_run, a_session, a_user
@@ -139,3 +139,34 @@ def test_one_profile_is_the_default(db: Session) -> None:
     assert catalogue.profile(db, "a") is None
     with pytest.raises(NotFound):
         catalogue.remove_profile(db, "a")
+
+
+def test_a_name_is_taken_once(db: Session) -> None:
+    assert catalogue.get_profile(db, catalogue.add_profile(db, name="work").id).name == "work"
+    assert catalogue.get_language_model(db, catalogue.add_language_model(db, name="big", model="m").id).model == "m"
+    for again in (
+        lambda: catalogue.add_profile(db, name="work"),
+        lambda: catalogue.add_language_model(db, name="big", model="n"),
+    ):
+        with pytest.raises(Conflict) as refused:
+            again()
+        assert refused.value.code == "name_taken"
+    assert len(catalogue.profiles(db)) == len(catalogue.language_models(db)) == 1, "the transaction goes on"
+    for missing in (catalogue.get_profile, catalogue.get_language_model):
+        with pytest.raises(NotFound):
+            missing(db, "nothing")
+
+
+def test_one_is_chosen_and_taken_back(db: Session) -> None:
+    a, b = catalogue.add_profile(db, name="a"), catalogue.add_profile(db, name="b")
+    for row in (a, b, b):
+        catalogue.choose_profile(db, row)
+        assert catalogue.default_profile(db) is row
+    catalogue.choose_profile(db, None)
+    assert catalogue.default_profile(db) is None
+    c, d = (catalogue.add_language_model(db, name=name, model="m") for name in "cd")
+    for model in (c, d):
+        catalogue.choose_language_model(db, model)
+        assert catalogue.default_language_model(db) is model
+    catalogue.choose_language_model(db, None)
+    assert catalogue.default_language_model(db) is None

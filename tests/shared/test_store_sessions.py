@@ -279,3 +279,18 @@ def test_a_session_of_15_000_messages_is_read_and_driven_quickly(db: Session) ->
     first, second = a_queued_run(db, session), a_queued_run(db, session)
     assert quickest(lambda: runs.claim(db, second.id, worker_id="w", lease_s=9)) < 0.05
     assert runs.claim(db, first.id, worker_id="w", lease_s=9) == 1
+
+
+def test_sessions_of_a_profile_are_counted_and_the_busy_ones_found(db: Session) -> None:
+    owner = a_user(db)
+    idle, busy, waits, deleted = (a_session(db, owner=owner, profile="work") for _ in range(4))
+    a_session(db, owner=owner)
+    chat_sessions.delete(db, deleted.id)
+    a_run(db, idle, state=RunState.COMPLETED)
+    a_run(db, busy, state=RunState.RUNNING)
+    a_queued_run(db, busy)
+    a_queued_run(db, waits)
+    assert chat_sessions.count_by_profile(db) == {"work": 3, None: 1}
+    assert set(chat_sessions.busy_with_profile(db, "work")) == {busy.id, waits.id}
+    assert len(chat_sessions.busy_with_profile(db, "work")) == 2
+    assert chat_sessions.busy_with_profile(db, "play") == []

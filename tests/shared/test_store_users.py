@@ -125,3 +125,9 @@ def test_an_expired_setup_token_is_not_taken(db: Session) -> None:
     users.create_setup_token(db, token_hash="t", expires_at=clock.now() - timedelta(seconds=1))
     assert not users.is_setup_token(db, "t")
     assert not users.use_setup_token(db, "t")
+
+
+def test_names_are_given_for_those_that_there_are(db: Session) -> None:
+    ada = a_user(db, name="Ada")
+    assert users.names(db, [ada.id, None, "nobody", ada.id]) == {ada.id: "Ada"}
+    assert users.names(db, []) == {}

@@ -6,7 +6,7 @@ from shared import errors
 from shared.database import transaction
 from shared.models import ChatSession, Pause
 from shared.run_state import RunState
-from shared.store import chat_sessions, pauses, runs
+from shared.store import catalogue, chat_sessions, pauses, runs
 from tests.factories import a_run
 from tests.rig.web import Web
 from tests.webapp.test_actions_runs import Mine, principal
@@ -26,6 +26,8 @@ def stored(mine: Mine) -> ChatSession:
 
 def test_a_session_is_opened_with_what_was_chosen(web: Web) -> None:
     me = principal(web.user("mara"))
+    with transaction(web.factory) as db:
+        catalogue.put_profile(db, name="work")
     made = actions.create(
         web.context,
         me,
@@ -86,6 +88,8 @@ def test_options_are_chosen_and_taken_away(mine: Mine) -> None:
     actions.set_options(mine.web.context, mine.me, mine.id, model="big", skill_folder="pdf", on_failure="continue")
     row = stored(mine)
     assert (row.model, row.skill_folder, row.on_failure, row.profile) == ("big", "pdf", "continue", None)
+    with transaction(mine.web.factory) as db:
+        catalogue.put_profile(db, name="work")
     actions.set_options(mine.web.context, mine.me, mine.id, model="", profile="work")
     row = stored(mine)
     assert (row.model, row.skill_folder, row.profile) == (None, "pdf", "work")

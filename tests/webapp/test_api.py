@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from shared.database import transaction
+from shared.relay.presence import Presence
 from shared.run_state import RunState
 from shared.store import catalogue, chat_sessions, users
 from tests.factories import a_run, a_session
+from tests.rig.catalogue_story import story_facts
 from tests.rig.web import Program, Web
 from webapp.api import openapi
 
@@ -174,8 +176,11 @@ def test_a_key_of_any_printable_text_can_be_withdrawn(program: Program) -> None:
 
 def test_what_there_is_to_choose_from(web: Web, program: Program) -> None:
     home = web.settings.hermes_home
+    unknown = {"state": "unknown", "workers": 0, "lookedAt": None}
     assert program.get("/api/models").json == {"models": []}
-    assert program.get("/api/profiles").json == {"profiles": []}
+    assert program.get("/api/profiles").json == {
+        "profiles": [{"name": "default", "isDefault": True, "health": unknown}]
+    }
     with transaction(web.factory) as db:
         catalogue.put_language_model(db, name="Big", model="anthropic/big", key_ref="BIG_KEY", is_default=True)
         catalogue.put_profile(db, name="work", hermes_home=str(home), gateway_url="http://gateway.internal")
@@ -183,9 +188,56 @@ def test_what_there_is_to_choose_from(web: Web, program: Program) -> None:
     assert json.loads(models)["models"][0]["name"] == "Big"
     assert "BIG_KEY" not in models
     profiles = program.get("/api/profiles").get_data(as_text=True)
-    assert json.loads(profiles) == {"profiles": [{"name": "work", "isDefault": False}]}
+    assert [(each["name"], each["isDefault"]) for each in json.loads(profiles)["profiles"]] == [
+        ("default", True), ("work", False),
+    ]  # fmt: skip
     assert str(home) not in profiles
     assert program.get("/api/skills").status_code == 200
+
+
+def test_health_and_keys_are_told_without_a_path_an_address_or_a_name(web: Web, program: Program) -> None:
+    with transaction(web.factory) as db:
+        catalogue.put_profile(db, name="finance-ops", hermes_home="/srv/canary", is_default=True)
+        catalogue.put_profile(db, name="research", hermes_home="/srv/canary2")
+        for name, key in (("a", "OPENROUTER_API_KEY"), ("b", "NOUS_API_KEY"), ("c", "NOBODY_TOLD"), ("d", None)):
+            catalogue.put_language_model(db, name=name, model="m", key_ref=key, base_url="https://canary.example")
+    facts = story_facts()
+    for each in facts:
+        Presence(web.context.redis, web.context.keys).beat_worker(each)
+    member = web.program(web.user("mara"))
+    for who in (program, member):
+        answer = who.get("/api/profiles")
+        profiles = {each["name"]: each for each in answer.json["profiles"]}
+        assert {name: each["health"]["state"] for name, each in profiles.items()} == {
+            "default": "ready", "finance-ops": "idle", "research": "failed",
+        }  # fmt: skip
+        assert profiles["research"]["health"]["workers"] == 2
+        assert datetime.fromisoformat(profiles["research"]["health"]["lookedAt"]) == facts[0].looked_at
+        assert [name for name, each in profiles.items() if each["isDefault"]] == ["finance-ops"]
+        models = who.get("/api/models")
+        assert [(each["name"], each["needsKey"], each["keyIsSet"]) for each in models.json["models"]] == [
+            ("a", True, True), ("b", True, False), ("c", True, None), ("d", False, None),
+        ]  # fmt: skip
+        told = answer.get_data(as_text=True) + models.get_data(as_text=True)
+        for secret in ("canary", "API_KEY", "NOBODY_TOLD", "run_agent", "hel-1"):
+            assert secret not in told
+
+
+def test_a_session_gets_a_profile_by_any_of_the_listed_names(web: Web, program: Program) -> None:
+    with transaction(web.factory) as db:
+        catalogue.put_profile(db, name="work", is_default=True)
+
+    def profile_of(session_id: str) -> str | None:
+        return str(program.get(f"/api/chat/sessions/{session_id}").json["session"]["profile"])
+
+    assert profile_of(program.new_session()) == "work"
+    assert profile_of(program.new_session(profile="default")) == "None"
+    session_id = program.new_session(profile="work", source="cli")
+    path = f"/api/chat/sessions/{session_id}"
+    assert program.send("PATCH", path, {"profile": "default"}).json["profile"] is None
+    refused = program.send("PATCH", path, {"profile": "gone"})
+    assert (refused.status_code, refused.json["code"]) == (400, "unknown_profile")
+    assert program.send("POST", "/api/chat/sessions", {"profile": "gone"}).json["code"] == "unknown_profile"
 
 
 # ---- the document

@@ -8,11 +8,16 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from shared import clock
 from shared.database import make_engine, make_session_factory, transaction
+from shared.relay.connection import connect_url
+from shared.relay.keys import Keys
+from shared.relay.presence import Presence, ProfileFacts, SourceFacts, WorkerFacts
 from shared.store import users
 from tests.factories import a_queued_run, a_session
 from tests.rig.portal import PASSWORD, clean_environ, run_portal
@@ -250,6 +255,68 @@ def test_doctor_sees_that_nobody_works_and_that_the_gateway_is_gone(
     assert found["database"]["status"] == found["redis"]["status"] == "ok"
     assert found["workers"]["status"] == found["gateway"]["status"] == "fault"
     assert "HERMES_GATEWAY_URL" in found["gateway"]["remedy"]
+
+
+NO_HERMES = "No Hermes was found on this machine. Install hermes-agent for the user that runs the worker."
+
+
+@pytest.mark.parametrize(
+    ("told", "more", "status", "detail", "remedy"),
+    [
+        ({}, {}, "warning", "w1: not looked for Hermes yet", "ask again"),
+        ({"ok": False, "why": NO_HERMES}, {}, "warning", "w1: no Hermes is installed", "Install hermes-agent"),
+        ({"ok": False, "why": NO_HERMES}, {"HERMES_GATEWAY_URL": "http://x"}, "ok", "chats go to the gateway", ""),
+        (
+            {"ok": False, "why": "HERMES_AGENT_ROOT is /x, but there is no run_agent.py. Install hermes-agent."},
+            {},
+            "fault",
+            "w1: HERMES_AGENT_ROOT is /x, but there is no run_agent.py",
+            "Install hermes-agent.",
+        ),
+        ({"ok": True}, {}, "ok", "w1: Hermes 0.19.0 is installed, 3 chats are warm", ""),
+    ],
+)
+def test_doctor_tells_whether_the_workers_found_hermes(
+    migrated: Environ,
+    redis_server: RedisServer,
+    told: dict[str, Any],
+    more: Environ,
+    status: str,
+    detail: str,
+    remedy: str,
+) -> None:
+    sources = [SourceFacts(source="cli", **told)] if told else []
+    profiles = [ProfileFacts(profile=None, state="ready", version="0.19.0", sessions=3)]
+    beat(redis_server, sources=sources, profiles=profiles)
+    _, found = findings(migrated | more | {"REDIS_URL": redis_server.url}, "--no-gateway")
+    assert (found["bridge"]["status"], found["bridge"]["remedy"][: len(remedy)]) == (status, remedy)
+    assert detail in found["bridge"]["detail"]
+
+
+def test_doctor_tells_of_each_profile_that_cannot_be_used_and_once_for_all_workers_of_a_machine(
+    migrated: Environ, redis_server: RedisServer
+) -> None:
+    profiles = [
+        ProfileFacts(profile=None, state="missing", why="Its home is not there."),
+        ProfileFacts(profile="work", state="failed", why="exit code 3\x1b[31m"),
+        ProfileFacts(profile="play", state="idle"),
+    ]
+    for worker_id in ("a", "b"):
+        beat(redis_server, worker_id, sources=[SourceFacts(source="cli", ok=True)], profiles=profiles)
+    done = run_portal("doctor", "--no-gateway", environ=migrated | {"REDIS_URL": redis_server.url})
+    assert done.returncode == 1
+    lines = done.stdout.splitlines()
+    assert [line for line in lines if " bridge " in line] == [
+        "ok       bridge          w1: Hermes is installed, 0 chats are warm",
+        "warning  bridge          w1: the default profile cannot be used: Its home is not there.",
+        "FAULT    bridge          w1: the agent of profile work cannot start: exit code 3\\x1b[31m",
+    ]
+    assert any("hermes setup" in line for line in lines)
+
+
+def beat(redis: RedisServer, worker_id: str = "a", **told: Any) -> None:
+    facts = WorkerFacts(worker_id=worker_id, host="w1", pid=1, started_at=clock.now(), **told)
+    Presence(connect_url(redis.url), Keys()).beat_worker(facts)
 
 
 def test_a_redis_that_evicts_is_refused_by_doctor_and_by_a_worker(migrated: Environ) -> None:

@@ -196,7 +196,9 @@ def test_doctor_finds_nothing_wrong_and_sees_a_second_worker(portal: Portal) -> 
             return found if sum(each["part"] == "workers" for each in found) == 2 else []
 
         found = wait_until(examined, 30, "two workers")
-        assert {each["part"] for each in found if each["status"] != "ok"} == {"gateway"}  # the hint to name a real one
+        hints = {each["part"] for each in found if each["status"] != "ok"}
+        assert "gateway" in hints, "the hint to name a real one"
+        assert hints <= {"gateway", "bridge"}, "Hermes may be installed here or not"
     finally:
         second.terminate()
         assert second.wait(20) == 0

@@ -16,6 +16,9 @@ from webapp.errors import problem_of, told
 from webapp.render import HERE, Reader, reading_as
 from worker.backends.gateway import faults as gateway_faults
 
+OTHERS = ("webapp.cli", "worker", "tests")
+"""Packages whose errors no request of the web process meets, though this process of all tests may have loaded them."""
+
 
 @pytest.mark.parametrize(
     ("error", "status", "code"),
@@ -57,7 +60,7 @@ def test_every_error_of_ours_is_in_the_table() -> None:
     def kinds(kind: type[errors.PlatformError]) -> list[type[errors.PlatformError]]:
         return [kind, *(each for sub in kind.__subclasses__() for each in kinds(sub))]
 
-    served = [kind for kind in kinds(errors.PlatformError) if not kind.__module__.startswith(("webapp.cli", "tests"))]
+    served = [kind for kind in kinds(errors.PlatformError) if not kind.__module__.startswith(OTHERS)]
     unknown = {kind for kind in served if problem_of(kind("x")).status == 500}
     assert {kind.__name__ for kind in unknown} <= {"PlatformError", "SettingsError", "Gap"}
 

@@ -2,11 +2,12 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from shared.database import transaction
-from shared.relay.presence import Presence, WorkerFacts
+from shared.relay.presence import Presence, ProfileFacts, SourceFacts, WorkerFacts
 from shared.run_state import RunState
 from shared.store import users
 from tests.factories import a_run, a_session
@@ -21,8 +22,8 @@ def own_redis() -> object:
     server.close()
 
 
-def beat(web: Web) -> None:
-    facts = WorkerFacts(worker_id="w1", host="h", pid=1, started_at="2026-01-02T03:04:05Z")
+def beat(web: Web, **told: Any) -> None:
+    facts = WorkerFacts(worker_id="w1", host="h", pid=1, started_at="2026-01-02T03:04:05Z", **told)
     Presence(web.context.redis, web.context.keys).beat_worker(facts)
 
 
@@ -76,9 +77,37 @@ def test_tables_of_another_version_are_named(web: Web) -> None:
 
 def test_verbose_tells_each_part_with_its_time(web: Web) -> None:
     checks = web.browser().get("/readyz?verbose").json["checks"]
-    assert [check["name"] for check in checks] == ["database", "redis", "worker"]
-    assert [check["ok"] for check in checks] == [True, True, False]
+    assert [check["name"] for check in checks] == ["database", "redis", "worker", "bridge"]
+    assert [check["ok"] for check in checks] == [True, True, False, True]
     assert all(check["durationMs"] >= 0 for check in checks)
+
+
+NO_HERMES = SourceFacts(source="cli", ok=False, why="HERMES_AGENT_ROOT is /canary.")
+HERMES = SourceFacts(source="cli", ok=True)
+FAILED = ProfileFacts(profile="canary", state="failed", why="canary")
+
+
+@pytest.mark.parametrize(
+    ("told", "gateway", "fault"),
+    [
+        ({}, "", None),
+        ({"sources": [HERMES]}, "", None),
+        ({"sources": [NO_HERMES]}, "", "No installed Hermes"),
+        ({"sources": [NO_HERMES]}, "http://gateway.example", None),
+        ({"sources": [HERMES], "profiles": [FAILED]}, "http://gateway.example", "portal doctor"),
+    ],
+)
+def test_verbose_tells_of_the_bridge_without_which_the_portal_is_ready(
+    make_web: WebMaker, told: dict[str, Any], gateway: str, fault: str | None
+) -> None:
+    web = make_web(HERMES_GATEWAY_URL=gateway)
+    beat(web, **told)
+    answer = web.browser().get("/readyz?verbose")
+    assert (answer.status_code, answer.json["missing"]) == (200, [])
+    (bridge,) = [check for check in answer.json["checks"] if check["name"] == "bridge"]
+    assert bridge["ok"] is (fault is None)
+    assert (fault or "") in (bridge["fault"] or "")
+    assert "canary" not in answer.get_data(as_text=True), "it is told to everybody"
 
 
 def test_metrics_are_for_the_own_machine(web: Web) -> None:

@@ -66,6 +66,23 @@ ROUTES: dict[tuple[str, str], Route] = {
     ("POST", "/chat/<session_id>/options"): Route("configure", form=(("on_failure", "continue"),)),
     ("POST", "/chat/<session_id>/delete"): Route("delete", form=()),
     ("POST", "/chat/<session_id>/undelete"): Route("undelete", form=()),
+    ("GET", "/chat/skills"): Route(),
+    # profiles and models
+    ("GET", "/profiles"): Route(),
+    ("GET", "/profiles/new"): Route(),
+    ("POST", "/profiles"): Route(form=(("name", "work"), ("hermes_home", "/"))),
+    ("GET", "/profiles/<profile_id>"): Route(),
+    ("POST", "/profiles/<profile_id>"): Route(form=(("hermes_home", "/"),)),
+    ("POST", "/profiles/<profile_id>/default"): Route(form=()),
+    ("POST", "/profiles/<profile_id>/remove"): Route(form=()),
+    ("POST", "/profiles/grants/<grant_id>/revoke"): Route(form=()),
+    ("GET", "/models"): Route(),
+    ("GET", "/models/new"): Route(),
+    ("POST", "/models"): Route(form=(("name", "big"), ("model", "m"))),
+    ("GET", "/models/<model_id>"): Route(),
+    ("POST", "/models/<model_id>"): Route(form=(("model", "m"),)),
+    ("POST", "/models/<model_id>/default"): Route(form=()),
+    ("POST", "/models/<model_id>/remove"): Route(form=()),
     # the socket
     ("GET", "/chat-run"): Route(),
     # REST
@@ -93,6 +110,9 @@ ROUTES: dict[tuple[str, str], Route] = {
 }
 
 
+OTHER_IDS = {"profile_id": "default", "model_id": "0" * 32, "grant_id": "0" * 32}
+
+
 def served(app: Flask) -> set[tuple[str, str]]:
     """(method, rule) of everything that the app answers."""
     return {
@@ -104,6 +124,12 @@ def served(app: Flask) -> set[tuple[str, str]]:
 
 def filled(text: str, ids: dict[str, str]) -> str:
     """A rule, or a value of a form, with ids in the place of its parameters."""
-    for name, value in {"path:filename": "css/base.css", "token_id": "0" * 32, "int:n": "0", **ids}.items():
+    for name, value in {
+        "path:filename": "css/base.css",
+        "token_id": "0" * 32,
+        **OTHER_IDS,
+        "int:n": "0",
+        **ids,
+    }.items():
         text = text.replace(f"<{name}>", value)
     return text

@@ -72,6 +72,14 @@ def sqlite_shop(sqlite_desk: Desk) -> Iterator[Shop]:
 
 
 WORDS = [{"text": "word# ", "times": 2_000, "every_s": 0.01}]
+NO_HURRY = {
+    "PORTAL_LEASE_S": "90",
+    "PORTAL_LEASE_RENEW_S": "15",
+    "PORTAL_LEASE_GIVE_UP_S": "75",
+    "PORTAL_JANITOR_EVERY_S": "60",
+    "PORTAL_DISPATCH_AGAIN_S": "60",
+    "PORTAL_SHUTDOWN_GRACE_S": "60",
+}
 
 
 # ---- deliveries
@@ -312,6 +320,37 @@ def test_a_draining_worker_takes_nothing_more_and_ends_what_it_has(sqlite_shop: 
     assert (status["draining"], status["queues"], status["runs"]) == (True, [], 0)
     control.broadcast("portal_drain", arguments={"on": False}, reply=True, timeout=2)
     assert desk.wait_final(waits) == "completed"
+
+
+@pytest.mark.parametrize("how", ["portal_drain", "SIGTERM"])
+def test_what_was_sent_to_a_worker_that_drains_goes_to_another_at_once(sqlite_shop: Shop, how: str) -> None:
+    """Neither at its next heartbeat nor by a janitor: both are far away."""
+    desk, control = sqlite_shop.desk, sqlite_shop.app.control
+    worker = sqlite_shop.worker(**NO_HURRY, PORTAL_WORKER_CONCURRENCY="1")
+    busy = sqlite_shop.begun([{"block": True}])
+    worker_id = str(desk.row(busy).worker_id)
+
+    def send() -> str:
+        run_id = desk.submit(desk.session(), "hello")
+        sqlite_shop.send(run_id, task_names.worker_queue(worker_id))
+        return run_id
+
+    sent = [send()]
+    if how == "SIGTERM":
+        worker.terminate()
+    else:
+        control.broadcast("portal_drain", reply=True, limit=1, timeout=5)
+    desk.wait(lambda: not desk.context.presence.takes_turns(worker_id), 5, "that it says so")
+    sent.append(send())  # by who had not heard of it yet
+    desk.wait(lambda: desk.context.redis.llen(desk.context.queue_key(task_names.RUNS_QUEUE)) == 2, 5, "both for all")
+    if how == "portal_drain":
+        control.broadcast("portal_drain", arguments={"on": False}, reply=True, limit=1, timeout=5)
+        desk.wait(lambda: desk.context.presence.takes_turns(worker_id), 5, "that it takes turns again")
+    other = sqlite_shop.worker(**NO_HURRY)
+    for run_id in sent:
+        assert desk.wait_final(run_id) == "completed"
+        assert sqlite_shop.worker_of(run_id, [worker, other]) is other
+    assert desk.state(busy) == "running"
 
 
 # ---- what operators see and do

@@ -104,16 +104,20 @@ def test_a_dispatch_is_noted_and_labelled(desk: Desk) -> None:
     assert row.dispatched_at_db is not None
 
 
-def test_a_turn_goes_to_the_worker_with_its_warm_agent_only_while_that_lives(sqlite_desk: Desk) -> None:
+def test_a_turn_goes_to_the_worker_with_its_warm_agent_only_while_that_takes_turns(sqlite_desk: Desk) -> None:
     desk = sqlite_desk
     run_id = desk.submit(desk.session(source="cli"), "hello", source="cli")
     dispatch(desk.row(run_id), desk.context, warm_worker="worker-a")
-    desk.start_threads()
-    desk.wait(lambda: desk.context.presence.worker_is_alive("worker-a"), what="a heartbeat")
+    process = desk.start_threads()
+    desk.wait(lambda: desk.context.presence.takes_turns("worker-a"), what="a heartbeat")
     dispatch(desk.row(run_id), desk.context, warm_worker="worker-a")
     gateway = desk.submit(desk.session(), "hello")
     dispatch(desk.row(gateway), desk.context, warm_worker="worker-a")
     assert desk.sent == [(run_id, "runs"), (run_id, "runs.worker-a"), (gateway, "runs")]
+    process.drain(True)
+    desk.wait(lambda: not desk.context.presence.takes_turns("worker-a"), what="the next heartbeat")
+    dispatch(desk.row(run_id), desk.context, warm_worker="worker-a")
+    assert desk.sent[3:] == [(run_id, "runs")]
 
 
 def test_a_broker_that_is_away_does_not_fail_the_end_of_a_run(desk: Desk) -> None:

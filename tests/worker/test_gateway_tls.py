@@ -12,10 +12,11 @@ import pytest
 
 from shared.errors import BackendUnavailable
 from tests.peers.gateway import Delay, FakeGateway, Frames, stream, text_turn
-from tests.rig.backend_turns import Switch, play
+from tests.rig.backend_turns import Switch, play, some_settings
 from tests.rig.gateway_turns import TURNS, a_backend
 from worker.backends import base
 from worker.backends.gateway import client
+from worker.backends.gateway.backend import GatewayBackend
 
 CERTIFICATE = Path(__file__).parents[1] / "wire" / "tls" / "self_signed.pem"
 
@@ -50,6 +51,16 @@ def test_a_trusted_gateway_is_heard(trusted: None):
         result = play(a_backend(gateway))
     assert result.error is None
     assert result.text == "Hello 世界"
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
+def test_the_certificate_of_a_gateway_that_was_typed_is_checked_for_its_name(trusted: None, host: str):
+    """S37: it is the looked-at address that is connected to, but the name that has to be vouched for."""
+    with FakeGateway({TURNS: [stream(*text_turn("Hello"))]}, tls=CERTIFICATE) as gateway:
+        url = gateway.url.replace("localhost", host)
+        settings = some_settings(allow_private_addresses=True)
+        result = play(GatewayBackend(url, "a-key", settings=settings, is_typed=True))
+    assert (result.text, result.error is None) == (("Hello", True) if host == "localhost" else ("", False))
 
 
 def test_an_abort_ends_a_secure_stream_at_once(trusted: None):

@@ -297,13 +297,13 @@ def test_an_approval_that_nobody_answers_expires_without_its_worker(desk: Desk) 
     assert (resolved.event, resolved.data.choice, resolved.data.reason) == ("approval.resolved", "deny", "expired")
 
 
-def test_the_queue_of_a_dead_worker_is_removed(sqlite_desk: Desk) -> None:
+def test_the_queue_of_a_dead_worker_is_removed_and_what_waits_there_goes_to_all(sqlite_desk: Desk) -> None:
     desk = sqlite_desk
     redis = desk.context.redis
     facts = WorkerFacts(worker_id="gone", host="h", pid=1, started_at="2026-01-01T00:00:00Z")
     desk.context.presence.beat_worker(facts)
-    for key in ("runs.gone", "_kombu.binding.runs.gone"):
-        redis.rpush(desk.context.queue_key(key), b"x")
+    redis.lpush(desk.context.queue_key("runs.gone"), b"first", b"second")
+    redis.rpush(desk.context.queue_key("_kombu.binding.runs.gone"), b"x")
     redis.rpush(desk.context.keys.mailbox("gone"), b"x")
     janitor = a_janitor(desk)
     janitor.sweep()
@@ -312,6 +312,7 @@ def test_the_queue_of_a_dead_worker_is_removed(sqlite_desk: Desk) -> None:
     janitor.sweep()
     left = [redis.exists(desk.context.queue_key(key)) for key in ("runs.gone", "_kombu.binding.runs.gone")]
     assert left == [0, 0]
+    assert redis.lrange(desk.context.queue_key("runs"), 0, -1) == [b"second", b"first"]
     assert not redis.exists(desk.context.keys.mailbox("gone"))
     assert desk.context.presence.dead_workers() == []
 

@@ -9,7 +9,7 @@ from shared import clock, errors
 from shared.database import in_transaction
 from shared.models import ChatSession, Run, SignIn
 from shared.protocol.events import SessionUpdated, SessionUpdatedData
-from shared.store import audit, chat_sessions, runs, users
+from shared.store import audit, catalogue, chat_sessions, runs, users
 from webapp import rights
 from webapp.actions import names
 from webapp.actions.queue_events import Queue, queue_of
@@ -44,22 +44,36 @@ def create(
     model: str | None = None,
     skill_folder: str | None = None,
 ) -> Changed:
-    """Open a session. Raises Forbidden for viewers and reading tokens, InvalidCommand."""
+    """Open a session. Without a `profile` it gets the one for new sessions; `default` is that of the settings. Raises
+    Forbidden for viewers and reading tokens, InvalidCommand."""
     if not rights.may_create(principal):
         raise errors.Forbidden("You may read here, but not open sessions.")
     web.throttle.take("session", principal.user_id, limit=web.settings.submits_per_minute)
     given = {
         "title": names.title(title),
         "source": names.source(source) or DEFAULT_SOURCE,
-        "profile": names.name(profile, "profile"),
         "model": names.model(model),
         "skill_folder": names.name(skill_folder, "skill"),
     }
+    chosen = names.profile(profile)
 
     def work(db: Session) -> ChatSession:
-        return chat_sessions.create(db, owner=users.get(db, principal.user_id), **given)  # type: ignore[arg-type]
+        owner = users.get(db, principal.user_id)
+        named = _known_profile(db, chosen) if profile else _default_profile(db)
+        return chat_sessions.create(db, owner=owner, profile=named, **given)  # type: ignore[arg-type]
 
     return _changed(in_transaction(web.factory, work))
+
+
+def _known_profile(db: Session, name: str | None) -> str | None:
+    if name and catalogue.profile(db, name) is None:
+        raise errors.InvalidCommand("There is no profile of this name.", code="unknown_profile")
+    return name
+
+
+def _default_profile(db: Session) -> str | None:
+    row = catalogue.default_profile(db)
+    return None if row is None else row.name
 
 
 @dataclass(frozen=True)
@@ -82,6 +96,8 @@ def change(web: WebContext, principal: Principal, session_id: str, wanted: Chang
         for verb in _verbs(asked):
             rights.require(db, principal, verb, session_id)
         session = rights.require(db, principal, "read", session_id)
+        if asked.profile != session.profile:
+            _known_profile(db, asked.profile)
         if asked.title is not None:
             chat_sessions.rename(db, session_id, asked.title)
         if asked.archived is not None:
@@ -139,7 +155,7 @@ def _checked(wanted: Change) -> Change:
         title=None if wanted.title is None else names.title(wanted.title),
         model=None if wanted.model is None else names.model(wanted.model) or "",
         skill_folder=None if wanted.skill_folder is None else names.name(wanted.skill_folder, "skill") or "",
-        profile=None if wanted.profile is None else names.name(wanted.profile, "profile") or "",
+        profile=None if wanted.profile is None else names.profile(wanted.profile) or "",
     )
 
 

@@ -8,11 +8,18 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,63}(/[A-Za-z0-9][A-Za-z0-9._:@-]{0,63}){0,3}")
 _SOURCE = re.compile(r"api_server|cli|acp:[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 MAX_TITLE = 200
+DEFAULT_PROFILE = "default"  # the profile of the settings, which has no row
 
 
 def name(value: str | None, what: str) -> str | None:
     """A skill's or a profile's name; empty means none. Raises InvalidCommand, code `bad_name`."""
     return _checked(_NAME, value, what)
+
+
+def profile(value: str | None) -> str | None:
+    """A profile's name; None for the default one, whichever way it is said. Raises InvalidCommand."""
+    checked = name(value, "profile")
+    return None if checked == DEFAULT_PROFILE else checked
 
 
 def model(value: str | None) -> str | None:

@@ -71,9 +71,13 @@ OPERATIONS: dict[str, Operation] = {
         query=(("lastEventId", "`<seq>-<epoch>`, or a number of the current epoch"),),
         headers=(("Last-Event-ID", "The same, as event sources send it"),),
     ),
-    "api_catalogue.models": Operation("Language models", answer=schemas.ModelList),
-    "api_catalogue.list_skills": Operation("Skills", answer=schemas.SkillList),
-    "api_catalogue.profiles": Operation("Profiles", answer=schemas.ProfileList),
+    "api_catalogue.models": Operation("Language models to choose from", answer=schemas.ModelList),
+    "api_catalogue.list_skills": Operation(
+        "Skills of a profile, and the portal's own",
+        answer=schemas.SkillList,
+        query=(("profile", "The profile's name; else the default one"),),
+    ),
+    "api_catalogue.profiles": Operation("Profiles, and how their agents do", answer=schemas.ProfileList),
     "openapi.document": Operation("This document"),
     "openapi.docs": Operation("This document, as a page", content="text/html"),
 }

@@ -189,12 +189,17 @@ class QueueNow(Answer):
 
 
 class ModelItem(Answer):
+    """`name` goes into `modelId`. `key_is_set`: whether all workers have the key it needs; None: it needs none, or no
+    worker has told."""
+
     id: str
     name: str
     model: str
     provider: str | None
     context_window: int | None
     is_default: bool
+    needs_key: bool
+    key_is_set: bool | None
 
 
 class ModelList(Answer):
@@ -202,18 +207,33 @@ class ModelList(Answer):
 
 
 class SkillItem(Answer):
+    """`source`: whose folder it is in."""
+
     folder_name: str
     name: str
     description: str
+    source: Literal["profile", "portal"]
 
 
 class SkillList(Answer):
     skills: list[SkillItem]
 
 
+class ProfileHealth(Answer):
+    """Of its agent, the worst of what the workers say: `ready`, `starting`, `idle` (it starts with the first turn),
+    `failed`, `missing` (no home), `absent` (no Hermes), or `unknown`. `looked_at` is by the workers' clocks."""
+
+    state: str
+    workers: int
+    looked_at: Time | None
+
+
 class ProfileItem(Answer):
+    """`default` is the profile of the settings. `is_default`: new sessions get it."""
+
     name: str
     is_default: bool
+    health: ProfileHealth
 
 
 class ProfileList(Answer):

@@ -19,16 +19,19 @@ from shared.errors import PlatformError, SettingsError
 from shared.relay import fitness
 from shared.relay.connection import connect
 from shared.relay.keys import Keys
-from shared.relay.presence import Presence
+from shared.relay.presence import Presence, WorkerFacts
 from shared.settings import Settings
 from shared.store import users
 from webapp.cli.configured import settings_of_running
+from webapp.cli.console import printable
 from webapp.cli.data_dir import DataDirFault, make_private, read_running
 from webapp.cli.probe import probe
 from webapp.cli.provider import GATEWAY, sentence
 
 LEAST_FREE_MB = 200
 WEB_TIMEOUT_S = 5.0
+BRIDGE = "cli"  # the source of sessions that an installed Hermes answers
+NONE_INSTALLED = "No Hermes was found"  # as a worker says it; whatever else it says is about a setting
 START_IT = "start the portal: `portal up`, or `portal {}` on a machine of its own"
 
 Status = Literal["ok", "warning", "fault"]
@@ -48,7 +51,7 @@ class Finding:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--no-gateway", is_flag=True, help="Do not ask the gateway's agent for a PONG.")
 def doctor(as_json: bool, no_gateway: bool) -> None:
-    """Check settings, data directory, database, Redis, web, workers and gateway; say what to do about each fault.
+    """Check settings, data directory, database, Redis, web, workers, bridge and gateway; say what to do about faults.
 
     Exit code 1 if there is a fault; warnings do not count.
 
@@ -78,6 +81,7 @@ def examine(*, ask_gateway: bool = True) -> Iterator[Finding]:
     yield Finding("settings", "ok", "read")
     parts: list[tuple[str, Callable[[Settings], Iterator[Finding]]]] = [
         ("data directory", _data_dir), ("database", _database), ("redis", _redis), ("web", _web), ("workers", _workers),
+        ("bridge", _bridge),
     ]  # fmt: skip
     if ask_gateway:
         parts.append(("gateway", _gateway))
@@ -95,6 +99,7 @@ def _remedy(part: str, settings: Settings) -> str:
         "database": "start the database, or correct DATABASE_URL",
         "redis": START_IT.format("worker") if own_redis else "start Redis, or correct REDIS_URL",
         "workers": "see redis",
+        "bridge": "see redis",
         "gateway": "start the gateway, or correct HERMES_GATEWAY_URL and HERMES_GATEWAY_KEY",
     }.get(part, "")
 
@@ -177,17 +182,62 @@ def _web(settings: Settings) -> Iterator[Finding]:
 def _workers(settings: Settings) -> Iterator[Finding]:
     if settings.redis_url is None:
         return
-    client = connect(settings)
-    try:
-        workers = Presence(client, Keys(settings.redis_prefix)).workers()
-    finally:
-        client.close()
+    workers = _living(settings)
     if not workers:
         yield Finding("workers", "fault", "none is alive: turns wait in their queues", START_IT.format("worker"))
     for each in workers:
         status: Status = "warning" if each.draining else "ok"
         detail = f"{each.host}, process {each.pid}: {len(each.runs)} of {each.concurrency} turns"
         yield Finding("workers", status, detail, "it takes no new turns: it is being stopped" if each.draining else "")
+
+
+def _living(settings: Settings) -> list[WorkerFacts]:
+    client = connect(settings)
+    try:
+        return Presence(client, Keys(settings.redis_prefix)).workers()
+    finally:
+        client.close()
+
+
+def _bridge(settings: Settings) -> Iterator[Finding]:
+    """What the workers have found of an installed Hermes and its profiles. Several on a machine say the same once."""
+    if settings.redis_url is None:
+        return
+    told = [finding for worker in _living(settings) for finding in _bridge_of(worker, settings)]
+    yield from dict.fromkeys(told)
+
+
+def _bridge_of(worker: WorkerFacts, settings: Settings) -> Iterator[Finding]:
+    host = printable(worker.host)
+    hermes = next((source for source in worker.sources if source.source == BRIDGE), None)
+    if hermes is None:
+        yield Finding("bridge", "warning", f"{host}: not looked for Hermes yet", "ask again in a moment")
+        return
+    if not hermes.ok:
+        yield _no_hermes(host, printable(hermes.why), has_gateway=settings.hermes_gateway_url is not None)
+        return
+    version = next((f" {printable(each.version)}" for each in worker.profiles if each.version), "")
+    warm = sum(each.sessions for each in worker.profiles)
+    yield Finding("bridge", "ok", f"{host}: Hermes{version} is installed, {warm} chats are warm")
+    for each in worker.profiles:
+        whose = "the default profile" if each.profile is None else f"profile {printable(each.profile)}"
+        why = printable(each.why)
+        if each.state == "failed":
+            remedy = "mend that; it is tried again with the next turn"
+            yield Finding("bridge", "fault", f"{host}: the agent of {whose} cannot start: {why}", remedy)
+        elif each.state == "missing":
+            set_up = "run `hermes setup` as the user of the worker, or set HERMES_HOME"
+            remedy = set_up if each.profile is None else "give its right path on the page of profiles"
+            yield Finding("bridge", "warning", f"{host}: {whose} cannot be used: {why}", remedy)
+
+
+def _no_hermes(host: str, why: str, *, has_gateway: bool) -> Finding:
+    problem, _, remedy = why.partition(". ")
+    if not problem.startswith(NONE_INSTALLED):  # a setting leads nowhere
+        return Finding("bridge", "fault", f"{host}: {problem}", remedy)
+    if has_gateway:
+        return Finding("bridge", "ok", f"{host}: no Hermes is installed, chats go to the gateway")
+    return Finding("bridge", "warning", f"{host}: no Hermes is installed", remedy)
 
 
 def _gateway(settings: Settings) -> Iterator[Finding]:

@@ -10,10 +10,8 @@ from flask import Blueprint, Response, abort, redirect, request
 from flask.typing import ResponseReturnValue
 
 from shared import errors, skills
-from shared.database import db_time
-from shared.models import User
 from shared.protocol import commands
-from shared.store import catalogue, chat_sessions, messages, pauses, runs, tool_outputs, users
+from shared.store import catalogue, messages, runs, tool_outputs
 from webapp import auth, render, rights, view_page, view_turns
 from webapp.actions import chat_sessions as session_actions
 from webapp.actions import pauses as pause_actions
@@ -22,20 +20,21 @@ from webapp.actions.input import checked
 from webapp.auth import Principal
 from webapp.context import db, web
 from webapp.errors import Problem, problem_of
+from webapp.homes import home_of
 from webapp.live import snapshot
 from webapp.live.fragments import PageView
 from webapp.live.snapshot import Snapshot
+from webapp.pages.side import side_of
 from webapp.render import _, url
 from webapp.view_page import Settled
 from webapp.view_pauses import Viewer
+from webapp.view_sources import source_of, sources_of
 from webapp.view_turns import Facts
-from webapp.views import Chat, First, Option, Side, agent_of
+from webapp.views import Chat, First, Option, SkillOption, agent_of
 
 bp = Blueprint("chat", __name__)
 
-LIST_LENGTH = 60
 OLDER_LENGTH = 50
-SEARCH_CHARS = 200
 
 
 # ---- pages
@@ -60,14 +59,29 @@ def show(session_id: str) -> ResponseReturnValue:
     view = snapshot.take(web().factory, web().log, session_id)
     before = request.args.get("before")
     chat = _chat(principal, view) if before is None else _older_chat(principal, view, before)
-    return render.render("pages/chat.html", side=_side(principal), chat=chat, deleted=None)
+    side = side_of(principal, source=view.session.source)
+    return render.render("pages/chat.html", side=side, chat=chat, deleted=None)
 
 
 @bp.get("/chat/list")
 def session_list() -> ResponseReturnValue:
     """The list alone, for the page that shows it: after a change, and while one types a search."""
     current = request.args.get("current")
-    return render.render("fragments/session_list.html", side=_side(auth.current()), current=current, oob=None)
+    return render.render("fragments/session_list.html", side=side_of(auth.current()), current=current, oob=None)
+
+
+@bp.get("/chat/skills")
+def skill_list() -> ResponseReturnValue:
+    """What the skill picker offers in a profile, when it is opened."""
+    rights.reading(auth.current())
+    profile, chosen = request.args.get("profile"), request.args.get("skill_folder", "")
+    found = skills.listed(home_of(db(), web().settings, profile), web().settings.data_dir)
+    origins = {"profile": _("of the profile"), "portal": _("of the portal")}
+    options = [
+        SkillOption(each.folder_name, each.name, each.description, origins[each.source], each.folder_name == chosen)
+        for each in found
+    ]
+    return render.render("fragments/skills.html", skills=options, chosen=chosen)
 
 
 @bp.get("/chat/<session_id>/older")
@@ -97,7 +111,7 @@ def process(session_id: str, run_id: str) -> ResponseReturnValue:
     turn = view_turns.agent_turn(*view, whole=True) if view is not None else abort(404)
     if request.headers.get("HX-Request") == "true":
         return render.render("fragments/regions.html", turn=turn, oob=None)
-    return render.render("pages/process.html", side=_side(principal), turn=turn, session_id=session_id)
+    return render.render("pages/process.html", side=side_of(principal), turn=turn, session_id=session_id)
 
 
 @bp.get("/chat/<session_id>/runs/<run_id>/output/<int:n>")
@@ -132,12 +146,15 @@ def waiting_turn(session_id: str, queue_id: str) -> ResponseReturnValue:
 @bp.post("/chat/new")
 def new() -> ResponseReturnValue:
     """A new chat, with its first turn when the form has one. What cannot be sent stays in the field."""
-    principal, source = auth.current(), request.form.get("source") or None
-    text = request.form.get("input", "").replace("\r\n", "\n")
+    principal, form = auth.current(), request.form
+    source, profile, model, skill = (form.get(name) or None for name in ("source", "profile", "model", "skill_folder"))
+    text = form.get("input", "").replace("\r\n", "\n")
     try:
         if text:
             checked(text, max_kb=web().settings.max_message_kb)
-        session_id = session_actions.create(web(), principal, source=source).session_id
+        session_id = session_actions.create(
+            web(), principal, source=source, profile=profile, model=model, skill_folder=skill
+        ).session_id
         if text:
             run_actions.submit(web(), principal, commands.Run(session_id=session_id, input=text))
     except errors.PlatformError as error:
@@ -272,63 +289,46 @@ def _back(session_id: str) -> ResponseReturnValue:
 
 
 def _begin(text: str = "", problem: Problem | None = None) -> str:
-    """The list of chats, and the field for the first message of a new one."""
-    side = _side(auth.current())
-    placeholder = _("Message %(agent)s", agent=agent_of("api_server", is_demo=side.is_demo).name)
-    first = First(placeholder, text)
+    """The list of chats, and the field for the first message of a new one. What is to be chosen may stand in the
+    address, and after a fault it is what was."""
+    given, principal = request.values.get, auth.current()
+    sources = sources_of(web(), principal)
+    source = source_of(sources, given("source"))
+    answers = "api_server" if source is None else source.value
+    usual = catalogue.default_profile(db())
+    settled = _settled(profile := given("profile") or (None if usual is None else usual.name))
+    model, skill = given("model"), given("skill_folder", "")
+    first = First(
+        _("Message %(agent)s", agent=agent_of(answers, is_demo=settled.is_demo).name),
+        text,
+        source,
+        tuple(Option(each.value, each.name, each == source) for each in sources if each.is_offered),
+        view_page.pickers_of(
+            settled,
+            model=model if model in settled.models else None,
+            profile=profile if profile in settled.profiles else None,
+            skill=skill if skills.NAME.fullmatch(skill) else None,
+            source=answers,
+        ),
+    )
+    side = side_of(principal, source=answers)
     return render.render("pages/chat.html", side=side, first=first, problem=problem, deleted=_deleted())
 
 
-def _side(principal: Principal) -> Side:
-    archived = request.args.get("archived") == "1"
-    query = request.args.get("q", "").strip()[:SEARCH_CHARS]
-    user: User = users.get(db(), rights.reading(principal).user_id)
-    rows = chat_sessions.list_for(
-        db(), user, before=request.args.get("before") if request.path.endswith("/chat") else None,
-        limit=LIST_LENGTH + 1, archived=archived, query=query or None,
-    )  # fmt: skip
-    settled = view_page.settled_of(web())
-    current = request.view_args.get("session_id") if request.view_args else None
-    shown = rows[:LIST_LENGTH]
-    return Side(
-        groups=view_page.groups_of(
-            shown, current=current or request.args.get("current"), db_now_s=db_time(db()), is_demo=settled.is_demo
-        ),
-        sources=_sources() if rights.may_create(principal) else (),
-        user=principal.name,
-        initials=initials(principal.name),
-        needs=len(pauses.open_for(db(), user)),
-        query=query,
-        is_archive=archived,
-        is_demo=settled.is_demo,
-        next_before=shown[-1].id if len(rows) > LIST_LENGTH else None,
-    )
-
-
-def _sources() -> tuple[Option, ...]:
-    """What a new chat can be begun with."""
-    agent = agent_of("api_server", is_demo=view_page.settled_of(web()).is_demo)
-    return (Option("api_server", agent.kind),)
-
-
-def initials(name: str) -> str:
-    """Two letters of a name in two words or more, the first character of any other."""
-    words = name.split()
-    if not words:
-        return "?"
-    if len(words) > 1 and words[0].isascii():
-        return (words[0][0] + words[-1][0]).upper()
-    return words[0][:2].upper() if words[0].isascii() else words[0][0]
-
-
 def _chat(principal: Principal, view: Snapshot) -> Chat:
-    settled = Settled(
+    return view_page.chat_of(view, _facts(principal, view, view.messages), _settled(view.session.profile))
+
+
+def _settled(profile: str | None) -> Settled:
+    """With what a turn in that profile may choose from."""
+    usual = catalogue.default_language_model(db())
+    return Settled(
         is_demo=view_page.settled_of(web()).is_demo,
-        models=tuple((model.name, model.name) for model in catalogue.language_models(db())),
-        skills=tuple((skill.folder_name, skill.name) for skill in skills.in_home(web().settings.hermes_home)),
-        profiles=tuple((profile.name, profile.name) for profile in catalogue.profiles(db())),
+        models=tuple(row.name for row in catalogue.language_models(db())),
+        default_model=None if usual is None else usual.name,
+        profiles=tuple(row.name for row in catalogue.profiles(db())),
+        has_skills=skills.any_listed(home_of(db(), web().settings, profile), web().settings.data_dir),
     )
-    return view_page.chat_of(view, _facts(principal, view, view.messages), settled)
 
 
 def _facts(principal: Principal, view: Snapshot, shown: Any) -> Facts:

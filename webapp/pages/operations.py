@@ -20,6 +20,7 @@ from webapp.live.live import live
 
 bp = Blueprint("operations", __name__)
 
+BRIDGE = "cli"  # the source of sessions that an installed Hermes answers
 SEEN_ALL = "portal.seen_all"  # in app.extensions: database, Redis and a worker have answered once
 
 
@@ -54,6 +55,7 @@ def readyz() -> tuple[Response, int]:
     is_ready = "database" not in missing and bool(current_app.extensions.get(SEEN_ALL))
     body: dict[str, Any] = {"status": "ready" if is_ready else "not ready", "missing": missing}
     if "verbose" in request.args:
+        checks.append(_check("bridge", context, _bridge))  # chats of other kinds go on without it
         body["checks"] = [
             {"name": c.name, "ok": c.fault is None, "fault": c.fault, "durationMs": c.duration_ms} for c in checks
         ]
@@ -135,3 +137,18 @@ def _worker(context: WebContext) -> str | None:
     except RelayDown:
         return "Not known while Redis does not answer."
     return None if alive else "No worker has given a sign of life. Turns wait until one does."
+
+
+def _bridge(context: WebContext) -> str | None:
+    """What the workers have told: without Hermes nothing is wrong where a gateway answers, or while nobody told."""
+    try:
+        living = Presence(context.redis, context.keys).workers()
+    except RelayDown:
+        return "Not known while Redis does not answer."
+    told = [source.ok for worker in living for source in worker.sources if source.source == BRIDGE]
+    if told and not any(told):
+        has_gateway = context.settings.hermes_gateway_url is not None
+        return None if has_gateway else "No installed Hermes was found where the workers run."
+    if any(profile.state == "failed" for worker in living for profile in worker.profiles):
+        return "The agent of a profile cannot start: `portal doctor` says why."
+    return None

@@ -6,6 +6,7 @@ offset: `worker/runs/recorder.py` makes the events of DESIGN 5 out of them.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, Protocol
 
 from shared.protocol.events import Todo, Usage
@@ -27,7 +28,7 @@ class Capabilities:
     attachments: bool = False
     artifacts: bool = False
     resume: bool = False
-    models: bool = False
+    models: bool = False  # the provider and the key of a model come with the turn
     stop: bool = False  # False: an abort ends only our side; its rest is ignored
 
 
@@ -38,20 +39,39 @@ class HistoryMessage:
 
 
 @dataclass(frozen=True)
+class Provider:
+    """Who serves the turn's model, as an operator listed it."""
+
+    name: str | None = None
+    base_url: str | None = None
+    key: str | None = field(default=None, repr=False)
+    context_window: int | None = None  # tokens
+
+
+@dataclass(frozen=True)
 class Turn:
-    """One turn to run. `history` is oldest first and does not hold the turn's own input."""
+    """One turn to run. `make_history` reads `history`, which a backend that holds the session warm never needs: it may
+    take minutes (older turns are summarised), and raises BackendLost when the turn is to stop meanwhile."""
 
     run_id: str
     session_id: str
     input: str
     blocks: tuple[Mapping[str, Any], ...] = ()  # content blocks, when the input is more than text
-    history: tuple[HistoryMessage, ...] = ()
+    make_history: Callable[[], tuple[HistoryMessage, ...]] = field(default=tuple, repr=False)
+    after: str | None = None  # a warm session must stand after this run; None: it is to be told the history
     instructions: str | None = None
     model: str | None = None
+    provider: Provider | None = None  # None: the backend's own
+    allowed: tuple[str, ...] = ()  # patterns that people of the profile have allowed always (ApprovalAsked)
     profile: str | None = None
     skill_folder: str | None = None
     backend_session_id: str | None = None
     max_iterations: int | None = None
+
+    @cached_property
+    def history(self) -> tuple[HistoryMessage, ...]:
+        """Oldest first, without the turn's own input."""
+        return self.make_history()
 
 
 class Controls(Protocol):
@@ -77,6 +97,7 @@ class TurnBegun:
     backend_run_id: str | None = None
     backend_session_id: str | None = None
     model: str | None = None  # really used, if told
+    holds_session: bool = False  # this process keeps the session's agent: its next turn is best sent here
 
 
 @dataclass(frozen=True)
@@ -95,7 +116,8 @@ class Reasoning:
 
 @dataclass(frozen=True)
 class Status:
-    """The live status line, without decoration; it replaces the one before."""
+    """The live status line, without decoration; it replaces the one before. It does not say that the peer has accepted
+    the turn."""
 
     text: str
 
@@ -122,6 +144,7 @@ class ToolEnded:
     result: str | None = None  # whole, up to 32 MiB
     duration_ms: int | None = None
     error: str | None = None
+    full_size: int | None = None  # bytes of the whole result, where `result` may be cut
 
 
 @dataclass(frozen=True)
@@ -141,6 +164,8 @@ class ApprovalAsked:
     description: str
     choices: tuple[Choice, ...]
     respond: Callable[[Choice], None] = field(repr=False)
+    unanswered: Callable[[], None] | None = field(default=None, repr=False)  # called instead when nobody answered
+    patterns: tuple[str, ...] = ()  # what `always` allows in the profile: kept, and given with each turn as `allowed`
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ def dispatch(run: Run, context: WorkerContext, *, warm_worker: str | None = None
     `marked`: the caller has already noted the dispatch in the database.
     """
     try:
-        queue = task_names.turn_queue(run.source, warm_worker, context.presence.worker_is_alive)
+        queue = task_names.turn_queue(run.source, warm_worker, context.presence.takes_turns)
         if not marked:
             with transaction(context.factory) as db:
                 run_store.mark_dispatched(db, run.id)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from shared.errors import BackendError
-from worker.backends.base import Backend, Turn
+from worker.backends.base import Backend, Provider, Turn
 from worker.runs.tokens import estimate_tokens
 
 MAX_PARTS = 8  # summarised one after another, where the older turns do not fit into one request
@@ -50,6 +50,7 @@ def summarise(
     summary_tokens: int,
     tokens_per_char: float | None,
     model: str | None = None,
+    provider: Provider | None = None,
 ) -> str:
     """The summary of `before` (an earlier one) and `turns`, at most about `summary_tokens` long. Asks the backend, and
     waits for it. Raises NoSummary."""
@@ -60,6 +61,7 @@ def summarise(
             session_id=f"summary-{run_id}",  # no session of anybody: the agent's own memory stays out of it
             input=_request(summary, part, words=max(100, summary_tokens // 2)),
             model=model,
+            provider=provider,
         )
         try:
             summary = backend.execute(request).text.strip()

@@ -10,7 +10,7 @@ from typing import Any
 
 from shared import logs, redaction
 from shared.database import transaction
-from shared.errors import BackendError, LeaseLost, Unavailable
+from shared.errors import BackendError, BackendKilled, LeaseLost, Unavailable
 from shared.protocol.events import (
     AbortData,
     AbortStarted,
@@ -109,7 +109,7 @@ class Drive:
             base.CompressionEnded: self._on_compression_ended,
             base.Keepalive: lambda item, now: self._limits.alive(now),
             base.Finished: self._on_finished,
-            base.Stopped: lambda item, now: self._end(outcome.STOPPED),
+            base.Stopped: self._on_stopped,
             inbox.StreamEnded: self._on_stream_ended,
             inbox.AbortSeen: self._on_abort,
             inbox.StopTold: self._on_stop_told,
@@ -267,10 +267,17 @@ class Drive:
         self._backend_session_id = item.backend_session_id or self._backend_session_id
         self._end(Outcome(RunState.COMPLETED, finish_reason=item.finish_reason, usage=item.usage))
 
+    def _on_stopped(self, item: base.Stopped, now: float) -> None:
+        if self._abort is not None and self._abort_stage == "seen":  # what confirms it may come before the answer to it
+            self._tell_abort("acknowledged", now)
+        self._end(outcome.STOPPED)
+
     def _on_stream_ended(self, item: inbox.StreamEnded, now: float) -> None:
         error = item.error
         if error is not None and not isinstance(error, BackendError):
             log.error("backend.broke", run_id=self._live.run_id, exc_info=error)
+        if self._abort is not None and isinstance(error, BackendKilled):
+            self._tell_abort("killed", now)
         self._end(outcome.STOPPED if self._abort is not None else outcome.of_error(error))
 
     # ---- what others decide
@@ -348,6 +355,7 @@ class Drive:
             model=None if self._begun.model is None else storable(redaction.redact(self._begun.model)),
             backend_run_id=self._begun.backend_run_id,
             backend_session_id=self._backend_session_id,
+            holds_session=self._begun.holds_session,
             tools=tuple(self._tools.already_run()),
             abort_by=self._abort.by if self._abort is not None else None,
             abort_at=self._abort_at if self._abort is not None else None,

@@ -60,6 +60,7 @@ class Circumstances:
     model: str | None = None
     backend_run_id: str | None = None
     backend_session_id: str | None = None
+    holds_session: bool = False  # the worker keeps the session's agent
     tools: tuple[ToolRan, ...] = ()
     abort_by: str | None = None
     abort_at: float | None = None  # monotonic, when it was requested
@@ -184,6 +185,8 @@ def _write_once(
         run.backend_run_id = facts.backend_run_id or run.backend_run_id
         session = chat_sessions.get(db, live.session_id, with_deleted=True)
         session.backend_session_id = facts.backend_session_id or session.backend_session_id
+        if facts.holds_session:
+            session.warm_worker = None if final.reason is EndReason.BACKEND_LOST else context.worker_id
         next_run = run_store.head(db, live.session_id)
         if next_run is not None:
             run_store.mark_dispatched(db, next_run.id)

@@ -22,7 +22,7 @@ from shared.protocol.events import Usage
 from shared.run_state import FINAL, RunState
 from shared.settings import Settings
 from shared.store import compressions, messages
-from worker.backends.base import Backend, CompressionBegun, CompressionEnded, HistoryMessage
+from worker.backends.base import Backend, CompressionBegun, CompressionEnded, HistoryMessage, Provider
 from worker.runs.compression import NoSummary, PastTurn, past_turn, split, summarise
 from worker.runs.tokens import estimate_tokens, measured_ratio
 
@@ -62,13 +62,14 @@ def build_compressed_history(
     emit: Callable[[CompressionBegun | CompressionEnded], None],
     *,
     model: str | None = None,
+    provider: Provider | None = None,
 ) -> tuple[HistoryMessage, ...]:
     """The history to send with `run` (which may be detached), oldest first, without the run's own input.
 
-    When it is over the budget the backend is asked for a summary of the older turns, by `model`, which can take
-    minutes: call it after `running` was committed, on the thread that then reads the stream. `emit` gets the two items
-    that mark it (the inbox takes them). When the backend cannot, older turns are left out instead: `changed` is False.
-    Raises Unavailable when the database stays away.
+    When it is over the budget the backend is asked for a summary of the older turns, by `model` of `provider`, which
+    can take minutes: call it after `running` was committed, on the thread that then reads the stream. `emit` gets the
+    two items that mark it (the inbox takes them). When the backend cannot, older turns are left out instead: `changed`
+    is False. Raises Unavailable when the database stays away.
     """
     past = _read(factory, settings.context_budget_tokens, run)
     if past.tokens <= past.budget:
@@ -86,6 +87,7 @@ def build_compressed_history(
             summary_tokens=past.budget // 4,
             tokens_per_char=past.ratio,
             model=model,
+            provider=provider,
         )
         after_tokens = _tokens_of(made, past.ratio) + sum(turn.tokens for turn in kept)
         if after_tokens >= past.tokens:

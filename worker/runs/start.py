@@ -1,13 +1,20 @@
 """How a run begins: `running` is committed before the first byte of its turn goes out, or it goes back to the queue."""
 
+import os
 import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
 
 from shared import logs, skills
 from shared.database import transaction
-from shared.errors import BackendRefused, LeaseLost, Unavailable
-from shared.store import catalogue
+from shared.errors import BackendLost, BackendRefused, LeaseLost, Unavailable
+from shared.models import LanguageModel
+from shared.settings import is_portals
+from shared.store import approval_grants, catalogue
 from shared.store import runs as run_store
-from worker.backends.base import Backend, Turn
+from worker.backends import offered
+from worker.backends.base import Backend, HistoryMessage, Provider, Turn
 from worker.context import WorkerContext
 from worker.runs.claim import Claimed, begin
 from worker.runs.history import build_compressed_history
@@ -15,23 +22,48 @@ from worker.runs.live_run import LiveRun
 from worker.runs.sealing import tell_failed
 
 RETRY_S = 0.5
+Made = TypeVar("Made")
 
 log = logs.get(__name__)
 
 
 def turn_of(claimed: Claimed, backend: Backend, live: LiveRun, context: WorkerContext) -> Turn:
-    """Put the turn together. Older turns may have to be summarised by the backend itself, which takes its time."""
+    """Put the turn together. Raises Unavailable, BackendRefused."""
     run, session = claimed.run, claimed.session
-    model = _model(run.model or session.model, context)
+    chosen = run.model or session.model
     skill_folder = run.skill_folder or session.skill_folder
+    with transaction(context.factory, write=False) as db:
+        row = catalogue.language_model(db, chosen) if chosen is not None else None
+        if chosen is None and backend.capabilities.models:
+            row = catalogue.default_language_model(db)
+        before = run_store.previous(db, run)
+        allowed = approval_grants.patterns(db, session.profile) if backend.capabilities.approvals else ()
+        profile = catalogue.profile(db, session.profile) if session.profile is not None else None
+    model = chosen if row is None else row.model
+    provider = None if row is None else _provider(row)
+
+    def make_history() -> tuple[HistoryMessage, ...]:
+        def work() -> tuple[HistoryMessage, ...]:
+            return build_compressed_history(
+                context.factory, context.settings, run, backend, live.inbox.put, model=model, provider=provider
+            )
+
+        history = patiently(work, live)
+        if live.aborted:
+            raise BackendLost("The turn was stopped before it was sent.")
+        return history
+
     return Turn(
         run_id=run.id,
         session_id=run.session_id,
         input=run.input,
         blocks=tuple(run.blocks or ()),
-        history=build_compressed_history(context.factory, context.settings, run, backend, live.inbox.put, model=model),
-        instructions=_instructions(run.instructions, skill_folder, context),
+        make_history=make_history,
+        after=None if before is None or run.retry_of is not None else before.id,
+        instructions=_instructions(run.instructions, skill_folder, offered.home_of(profile, context.settings), context),
         model=model,
+        provider=provider,
+        allowed=allowed,
         profile=session.profile,
         skill_folder=skill_folder,
         backend_session_id=session.backend_session_id,
@@ -39,22 +71,37 @@ def turn_of(claimed: Claimed, backend: Backend, live: LiveRun, context: WorkerCo
     )
 
 
-def _model(chosen: str | None, context: WorkerContext) -> str | None:
-    """What the backend is to be asked for: a name or id of the catalogue stands for its model, anything else for
-    itself. Raises Unavailable."""
-    if chosen is None:
-        return None
-    with transaction(context.factory, write=False) as db:
-        row = catalogue.language_model(db, chosen)
-    return chosen if row is None else row.model
+def patiently(work: Callable[[], Made], live: LiveRun) -> Made:
+    """What `work` gives; waits for a database that is away, until the run is to stop: then Unavailable."""
+    while True:
+        try:
+            return work()
+        except Unavailable:
+            if live.wait_for_stop(RETRY_S):
+                raise
 
 
-def _instructions(given: str | None, skill_folder: str | None, context: WorkerContext) -> str | None:
+def _provider(row: LanguageModel) -> Provider:
+    """With the key that the worker's environment holds under the name in the row. Raises BackendRefused."""
+    key = None
+    if row.key_ref:
+        if is_portals(row.key_ref):
+            raise BackendRefused(f"{row.key_ref} is no key of a model, but the portal's own.", retryable=False)
+        key = os.environ.get(row.key_ref)
+        if not key:
+            raise BackendRefused(
+                f"The key of the model {row.name!r} is not there: set {row.key_ref} in the environment of the workers.",
+                retryable=False,
+            )
+    return Provider(name=row.provider, base_url=row.base_url, key=key, context_window=row.context_window)
+
+
+def _instructions(given: str | None, skill_folder: str | None, home: Path, context: WorkerContext) -> str | None:
     """What goes before the conversation, for this turn only: the text of the chosen skill, then what was given with
     the turn. Raises BackendRefused for a skill that is not there: an answer without it would only look right."""
     if skill_folder is None:
         return given
-    text = skills.text_of(context.settings.hermes_home, skill_folder)
+    text = skills.text_of(home, context.settings.data_dir, skill_folder)
     if text is None:
         raise BackendRefused(f"The skill {skill_folder!r} is not there, or cannot be read.", retryable=False)
     return f"{text}\n\n{given}" if given else text

@@ -77,7 +77,7 @@ class ToolCalls:
             ok=item.ok,
             result=shown,
             truncated=whole is not None,
-            full_size=full_size,
+            full_size=full_size if full_size is None else max(full_size, item.full_size or 0),
             duration_ms=duration_ms,
             error=None if item.error is None else storable(redaction.redact(item.error))[:ERROR_CHARS],
         )

@@ -219,10 +219,13 @@ class Waiting:
             call = partial(asked.respond, pause.answer if pause.state == "answered" else None)
         else:
             choice = cast(Choice, pause.choice if pause.state == "answered" else "deny")
+            is_unanswered = pause.state != "answered"
             if choice not in asked.choices or pause.args_hash != pause_store.hash_request(waits.request):
                 log.warning("approval.mismatch", run_id=self._live.run_id, pause_id=pause.id)
                 choice = "deny"
             call = partial(asked.respond, choice)
+            if is_unanswered and asked.unanswered is not None:
+                call = asked.unanswered
         threading.Thread(target=self._call, args=(call, pause.id), name=f"answer-{pause.id[:8]}", daemon=True).start()
 
     def _call(self, call: Callable[[], None], pause_id: str) -> None:
@@ -257,11 +260,12 @@ class Waiting:
 def _request(asked: Asked) -> dict[str, Any]:
     """What is stored, shown and hashed: the exact content."""
     if isinstance(asked, ApprovalAsked):
-        return {
+        request = {
             "command": storable(asked.command),
             "description": storable(asked.description),
             "choices": list(asked.choices),
         }
+        return request | {"patterns": [storable(each) for each in asked.patterns]} if asked.patterns else request
     return {"question": storable(asked.question), "choices": [storable(choice) for choice in asked.choices]}
 
 

@@ -96,6 +96,27 @@ def upgrade() -> None:
     op.create_index("api_token_by_hash", "api_token", ["token_hash"], unique=True)
     op.create_index(op.f("ix_api_token_user_id"), "api_token", ["user_id"], unique=False)
     op.create_table(
+        "approval_grant",
+        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("profile", sa.Text(), nullable=True),
+        sa.Column("pattern_key", sa.Text(), nullable=False),
+        sa.Column("description", sa.Text(), nullable=False),
+        sa.Column("command", sa.Text(), nullable=False),
+        sa.Column("reason", sa.Text(), nullable=True),
+        sa.Column("granted_by", sa.Text(), nullable=True),
+        sa.Column("granted_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("revoked_by", sa.Text(), nullable=True),
+        sa.Column("revoked_at", sa.DateTime(timezone=True), nullable=True),
+        sa.ForeignKeyConstraint(
+            ["granted_by"], ["user.id"], name=op.f("fk_approval_grant_granted_by_user"), ondelete="SET NULL"
+        ),
+        sa.ForeignKeyConstraint(
+            ["revoked_by"], ["user.id"], name=op.f("fk_approval_grant_revoked_by_user"), ondelete="SET NULL"
+        ),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_approval_grant")),
+    )
+    op.create_index("approval_grant_of_profile", "approval_grant", ["profile", "pattern_key"], unique=False)
+    op.create_table(
         "chat_session",
         sa.Column("id", sa.Text(), nullable=False),
         sa.Column("owner_id", sa.Text(), nullable=False),
@@ -365,6 +386,8 @@ def downgrade() -> None:
         postgresql_where=sa.text("deleted_at IS NULL"),
     )
     op.drop_table("chat_session")
+    op.drop_index("approval_grant_of_profile", table_name="approval_grant")
+    op.drop_table("approval_grant")
     op.drop_index(op.f("ix_api_token_user_id"), table_name="api_token")
     op.drop_index("api_token_by_hash", table_name="api_token")
     op.drop_table("api_token")

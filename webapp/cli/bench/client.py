@@ -20,9 +20,9 @@ class JsonSocket:
         self._socket = Client(address)  # no Origin: its Host header lacks the port, and AUTH_DISABLED asks for none
         self._rest = httpx.Client(base_url=stage.address, trust_env=False)
 
-    def new_session(self) -> str:
+    def new_session(self, source: str = "api_server") -> str:
         """A new session that this socket follows."""
-        answer = self._rest.post("/api/chat/sessions", json={"title": "bench"})
+        answer = self._rest.post("/api/chat/sessions", json={"title": "bench", "source": source})
         if answer.status_code not in (200, 201):
             raise BenchError(f"a session could not be made: {answer.status_code} {answer.text[:200]}")
         session_id = str(answer.json()["sessionId"])

@@ -2,45 +2,80 @@
 
 import json
 import platform
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
 from shared import clock
-from webapp.cli.bench.rows import ROWS, Row
+from webapp.cli.bench import bridge_rows, rows
+from webapp.cli.bench.bridge_stage import BridgeStage
+from webapp.cli.bench.row import Row
 from webapp.cli.bench.stage import BenchError, Stage
 
+NAMES = {"gateway": list(rows.ROWS), "bridge": list(bridge_rows.ROWS)}
+"""Of the rows of each backend."""
 
-@click.command(epilog="Example: portal bench --only one-stream --json bench.json")
-@click.option("--only", multiple=True, type=click.Choice(list(ROWS)), help="Only this row; may be given several times.")
+
+@click.command()
+@click.option("--backend", type=click.Choice(list(NAMES)), default="gateway", help="What answers. [gateway]")
+@click.option(
+    "--only",
+    multiple=True,
+    type=click.Choice([name for names in NAMES.values() for name in names]),
+    help="Only this row of the backend; may be given several times.",
+)
+@click.option(
+    "--hermes-python",
+    envvar="HERMES_AGENT_BRIDGE_PYTHON",
+    metavar="PATH",
+    help="For the bridge: the Python in which hermes-agent is installed.",
+)
 @click.option(
     "--database-url",
     envvar="PORTAL_BENCH_DATABASE_URL",
     help="Measure on this empty database instead of SQLite in a folder that is thrown away.",
 )
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the figures to this file too.")
-def bench(only: tuple[str, ...], database_url: str | None, json_file: Path | None) -> None:
+def bench(
+    backend: str, only: tuple[str, ...], hermes_python: str | None, database_url: str | None, json_file: Path | None
+) -> None:
     """Measure the portal on this machine, each figure beside its floor in the same run (DESIGN 11).
 
-    Starts a portal and a demo gateway of its own; nothing of yours is touched. A figure over its reach is marked; the
-    exit code is 0 all the same, since a busy machine is no fault of the portal.
+    Starts a portal of its own, and a demo gateway or a hermes-agent with a model that only streams; nothing of yours
+    is touched. A figure over its reach is marked; the exit code is 0 all the same, since a busy machine is no fault of
+    the portal.
+
+    \b
+    Examples:
+      portal bench --only one-stream --json bench.json
+      portal bench --backend bridge --hermes-python ~/hermes/venv/bin/python
     """
+    if strange := [name for name in only if name not in NAMES[backend]]:
+        raise click.UsageError(f"{strange[0]} is no row of the {backend}: those are {', '.join(NAMES[backend])}")
     results: list[dict[str, Any]] = []
-    with Stage(database_url) as stage:
-        for name in only or ROWS:
-            try:
-                row = ROWS[name](stage)
-            except BenchError as error:
-                click.echo(f"{name}: not measured: {error.message}", err=True)
-                results.append({"row": name, "error": error.message})
-                continue
-            _print(row)
-            results.append(_as_json(name, row))
+    try:
+        with _measures(backend, hermes_python, database_url) as measures:
+            for name in only or NAMES[backend]:
+                try:
+                    row = measures[name]()
+                except BenchError as error:
+                    click.echo(f"{name}: not measured: {error.message}", err=True)
+                    results.append({"row": name, "error": error.message})
+                    continue
+                _print(row)
+                results.append(_as_json(name, row))
+    except BenchError as error:
+        click.echo(f"portal: {error.message}", err=True)
+        raise SystemExit(1) from None
     report = {
         "at": clock.iso_ms(clock.now()),
         "python": platform.python_version(),
         "machine": platform.machine(),
+        "backend": backend,
         "database": database_url.split(":", 1)[0] if database_url else "sqlite",
         "rows": results,
     }
@@ -50,6 +85,19 @@ def bench(only: tuple[str, ...], database_url: str | None, json_file: Path | Non
     click.echo(json.dumps(report))
     if any("error" in row for row in results):
         raise SystemExit(1)
+
+
+@contextmanager
+def _measures(
+    backend: str, hermes_python: str | None, database_url: str | None
+) -> Iterator[dict[str, Callable[[], Row]]]:
+    """What takes each row, while the stage stands. Raises BenchError when it cannot be set up."""
+    if backend == "bridge":
+        with BridgeStage(hermes_python, database_url) as bridge:
+            yield {name: partial(row, bridge) for name, row in bridge_rows.ROWS.items()}
+    else:
+        with Stage(database_url) as stage:
+            yield {name: partial(row, stage) for name, row in rows.ROWS.items()}
 
 
 def _print(row: Row) -> None:

@@ -1,44 +1,28 @@
 """The rows of DESIGN 11 that the gateway path has. Each takes a Stage and gives a Row."""
 
-import statistics
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 
 from webapp.cli.bench import floors
 from webapp.cli.bench.client import JsonSocket, PageSocket
+from webapp.cli.bench.row import Row, check_whole, collect, one_turn, spread
 from webapp.cli.bench.stage import BenchError, Stage
-
-
-@dataclass(frozen=True)
-class Row:
-    """`figures` by name with the unit in the name; `reach` the same names with what is to be reached."""
-
-    name: str
-    figures: dict[str, float]
-    reach: dict[str, float]
-    floor: dict[str, float] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-
-    @property
-    def missed(self) -> list[str]:
-        return [name for name, most in self.reach.items() if self.figures[name] > most]
 
 
 def one_stream(stage: Stage, *, deltas: int = 500) -> Row:
     """One stream of 50 tokens/s: delta to JSON frame, and the CPU of the portal's processes per 1,000 deltas."""
     with JsonSocket(stage) as socket:
         session = socket.new_session()
-        _one_turn(socket, session, "stream 20 every 20 ms")  # the first turn pays for imports and connections
+        one_turn(socket, session, "stream 20 every 20 ms")  # the first turn pays for imports and connections
         floor = floors.publish_to_subscriber(stage.redis_socket)
         cpu_floor = floors.cpu_of_paced_publish(stage.redis_socket, lambda: stage.cpu_s_by_role()["redis"])
         before = stage.cpu_s_by_role()
-        late = _one_turn(socket, session, f"stream {deltas} every 20 ms")
+        late = one_turn(socket, session, f"stream {deltas} every 20 ms")
         spent = {role: after - before[role] for role, after in stage.cpu_s_by_role().items()}
     by_role = {f"of_it_{role}_s": seconds * 1000 / deltas for role, seconds in spent.items() if role != "supervisor"}
-    figures = {**_spread(late), "cpu_s_per_1000_deltas": sum(spent.values()) * 1000 / deltas, **by_role}
+    figures = {**spread(late), "cpu_s_per_1000_deltas": sum(spent.values()) * 1000 / deltas, **by_role}
     reach = {"p50_ms": 8.0, "p99_ms": 50.0, "cpu_s_per_1000_deltas": 0.4}
-    beside = {**_spread(floor), "cpu_s_per_1000_deltas": cpu_floor}
+    beside = {**spread(floor), "cpu_s_per_1000_deltas": cpu_floor}
     return Row("delta to JSON client, one stream of 50 tokens/s", figures, reach, beside)
 
 
@@ -51,24 +35,22 @@ def many_streams(stage: Stage, *, streams: int = 50, deltas: int = 300) -> Row:
         began = time.monotonic()
         for session in sessions:
             socket.run(session, f"stream {deltas} every 20 ms")
-        late, texts = _collect(socket, set(sessions), limit_s=120)
+        late, texts = collect(socket, set(sessions), limit_s=120)
         spent, lasted = stage.cpu_s() - before, time.monotonic() - began
-    wrong = [s for s in sessions if [int(p.split(":")[0]) for p in texts[s].split()] != list(range(deltas))]
-    if wrong:
-        raise BenchError(f"{len(wrong)} of {streams} streams lost, repeated or misplaced a delta")
+    check_whole(texts, deltas)
     figures = {
-        **_spread(late),
+        **spread(late),
         "cpu_s_per_1000_deltas": spent * 1000 / (deltas * streams),
         "deltas_per_s": deltas * streams / lasted,
     }
-    return Row(f"the same with {streams} streams at once", figures, {"p50_ms": 40.0, "p99_ms": 250.0}, _spread(floor))
+    return Row(f"the same with {streams} streams at once", figures, {"p50_ms": 40.0, "p99_ms": 250.0}, spread(floor))
 
 
 def submit(stage: Stage, *, turns: int = 60) -> Row:
     """From the command on the socket to the gateway being asked, idle, one queued turn."""
     with JsonSocket(stage) as socket:
         session = socket.new_session()
-        _one_turn(socket, session, "stream 1 every 1 ms")
+        one_turn(socket, session, "stream 1 every 1 ms")
         known = len(stage.plays())
         sent = []
         for _ in range(turns):
@@ -80,7 +62,7 @@ def submit(stage: Stage, *, turns: int = 60) -> Row:
     if len(asked) != turns:
         raise BenchError(f"the gateway was asked {len(asked)} times for {turns} turns")
     taken = [(a - s) / 1e6 for a, s in zip(asked, sent, strict=True)]
-    return Row("submit to gateway asked, idle", _spread(taken), {"p50_ms": 15.0}, _spread(floor))
+    return Row("submit to gateway asked, idle", spread(taken), {"p50_ms": 15.0}, spread(floor))
 
 
 def abort(stage: Stage, *, turns: int = 60) -> Row:
@@ -99,7 +81,7 @@ def abort(stage: Stage, *, turns: int = 60) -> Row:
     if len(told) != turns or None in told:
         raise BenchError(f"{told.count(None) + turns - len(told)} of {turns} aborts never reached the gateway")
     taken = [(t - p) / 1e6 for t, p in zip(told, pressed, strict=True)]
-    return Row("abort to gateway told", _spread(taken), {"p50_ms": 10.0, "p99_ms": 50.0}, _spread(floor))
+    return Row("abort to gateway told", spread(taken), {"p50_ms": 10.0, "p99_ms": 50.0}, spread(floor))
 
 
 def long_answer(stage: Stage) -> Row:
@@ -140,7 +122,7 @@ def start(stage: Stage) -> Row:
     """`portal up` to the first page, and the memory of the idle whole."""
     time.sleep(2)
     figures = {"first_page_s": stage.start_s, "idle_pss_mb": stage.memory_mb()}
-    taken = _spread(floors.ping(stage.redis_socket))
+    taken = spread(floors.ping(stage.redis_socket))
     return Row(
         "portal up to the first page; memory when idle", figures, {"first_page_s": 5.0, "idle_pss_mb": 350.0}, taken
     )
@@ -154,40 +136,3 @@ ROWS: dict[str, Callable[[Stage], Row]] = {
     "many-streams": many_streams,
     "long-answer": long_answer,
 }
-
-
-def _one_turn(socket: JsonSocket, session: str, text: str) -> list[float]:
-    socket.run(session, text)
-    late, _ = _collect(socket, {session}, limit_s=120)
-    return late
-
-
-def _collect(socket: JsonSocket, sessions: set[str], *, limit_s: float) -> tuple[list[float], dict[str, str]]:
-    """Read until the turn of each session has ended: milliseconds from each stamp to its frame, and the texts."""
-    late: list[float] = []
-    texts = dict.fromkeys(sessions, "")
-    last_seq: dict[str, int] = {}
-    open_sessions = set(sessions)
-    deadline = time.monotonic() + limit_s
-    while open_sessions and time.monotonic() < deadline:
-        came, frame = socket.receive()
-        session = frame.get("session_id", "")
-        if "seq" in frame:
-            if frame["seq"] != last_seq.get(session, frame["seq"] - 1) + 1:
-                raise BenchError(f"a gap: seq {frame['seq']} after {last_seq[session]}")
-            last_seq[session] = frame["seq"]
-        if frame["event"] == "message.delta":
-            texts[session] += frame["data"]["text"]
-            late += [(came - int(stamp.split(":")[1])) / 1e6 for stamp in frame["data"]["text"].split()]
-        elif frame["event"] == "run.completed":
-            open_sessions.discard(session)
-        elif frame["event"] in ("run.failed", "run.interrupted", "error"):
-            raise BenchError(f"a turn ended badly: {frame}")
-    if open_sessions:
-        raise BenchError(f"{len(open_sessions)} turns did not end within {limit_s:.0f} s")
-    return late, texts
-
-
-def _spread(values: Sequence[float]) -> dict[str, float]:
-    cuts = statistics.quantiles(values, n=100)
-    return {"p50_ms": cuts[49], "p99_ms": cuts[98]}

@@ -14,14 +14,21 @@ import threading
 import time
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import httpx
 import psutil
 
 from shared.errors import PlatformError
 
-ROLES = {"gunicorn": "web", " beat": "beat", "valkey-server": "redis", "redis-server": "redis", "celery": "worker"}
+ROLES = {
+    "--hermes-home": "bridge",
+    "gunicorn": "web",
+    " beat": "beat",
+    "valkey-server": "redis",
+    "redis-server": "redis",
+    "celery": "worker",
+}
 """What marks the command line of each process, tried in this order."""
 ADDRESS = re.compile(r"http://127\.0\.0\.1:\d+")
 
@@ -44,22 +51,25 @@ class Stage:
             self.close()
             raise
 
-    def _start(self, database_url: str | None) -> None:
+    def _start_agent(self) -> dict[str, str]:
+        """Start what answers; the settings by which the portal finds it."""
         key = secrets.token_hex(16)
-        self._demo = self._spawn([sys.executable, "-m", "worker.backends.demo"], {"PORTAL_DEMO_KEY": key})
-        self.gateway = str(json.loads(_line_with(self._demo, re.compile(r"\{"), 15))["url"])
+        demo = self._spawn([sys.executable, "-m", "worker.backends.demo"], {"PORTAL_DEMO_KEY": key})
+        self.gateway = str(json.loads(line_with(demo, re.compile(r"\{"), 15))["url"])
         self._gateway_headers = {"Authorization": f"Bearer {key}"}
+        return {"HERMES_GATEWAY_URL": self.gateway, "HERMES_GATEWAY_KEY": key}
+
+    def _start(self, database_url: str | None) -> None:
         environment = {
+            **self._start_agent(),
             "AUTH_DISABLED": "1",
-            "HERMES_GATEWAY_URL": self.gateway,
-            "HERMES_GATEWAY_KEY": key,
             "PORTAL_DATA_DIR": str(self.folder),
             "DATABASE_URL": database_url or "",
             "REDIS_URL": "",
         }
         began = time.monotonic()
         self._portal = self._spawn([sys.executable, "-m", "webapp.cli.main", "up", "--port", "0"], environment)
-        match = ADDRESS.search(_line_with(self._portal, ADDRESS, 30))
+        match = ADDRESS.search(line_with(self._portal, ADDRESS, 30))
         assert match is not None
         self.address = match[0]
         self._wait_for("/chat", 30)
@@ -137,14 +147,14 @@ class Stage:
                 process.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def __enter__(self) -> "Stage":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
 
-def _line_with(process: subprocess.Popen[str], pattern: re.Pattern[str], limit_s: float) -> str:
+def line_with(process: subprocess.Popen[str], pattern: re.Pattern[str], limit_s: float) -> str:
     """The first line of output that matches; the output goes on being read, so that the process never blocks."""
     assert process.stdout is not None
     deadline = time.monotonic() + limit_s

@@ -1,4 +1,4 @@
-// Menus close on a click elsewhere and on Escape; notices go by themselves unless they tell of an error; the queue
+// Menus close on a click elsewhere and on Escape, and go by arrow keys; notices go by themselves unless they tell of an error; the queue
 // opens on a phone.
 'use strict';
 (() => {
@@ -31,6 +31,17 @@
     if (menu === null) return;
     menu.open = false;
     menu.querySelector('summary').focus();
+  });
+
+  document.addEventListener('keydown', (event) => { // up and down in a menu, as people expect of one
+    const box = event.target.closest?.('details.menu[open]');
+    if (!box || !['ArrowDown', 'ArrowUp'].includes(event.key)) return;
+    const items = [...box.querySelectorAll('.menu-item')];
+    if (items.length === 0 || event.target.matches('input, select, textarea')) return;
+    event.preventDefault();
+    const step = event.key === 'ArrowDown' ? 1 : -1;
+    const at = items.indexOf(document.activeElement);
+    items[at < 0 ? (step > 0 ? 0 : items.length - 1) : (at + step + items.length) % items.length].focus();
   });
 
   portal.onChange(() => {

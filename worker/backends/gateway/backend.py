@@ -33,7 +33,7 @@ NOTHING_MORE = extension.Announcement(events=(), approval=None, clarify=None, st
 class GatewayBackend:
     """One gateway address. Thread-safe; holds nothing open between turns.
 
-    `profile`: served by a multiplexing gateway below `/p/<profile>`."""
+    `profile`: served by a multiplexing gateway below `/p/<profile>`. `is_typed`: the address comes from a page."""
 
     def __init__(
         self,
@@ -45,6 +45,7 @@ class GatewayBackend:
         agent: str = "gateway",
         settings: Settings,
         profile: str | None = None,
+        is_typed: bool = False,
     ) -> None:
         self.name = name
         self.agent = agent
@@ -55,6 +56,8 @@ class GatewayBackend:
             key,
             connect_timeout_s=settings.connect_timeout_s,
             read_timeout_s=settings.run_keepalive_timeout_s,
+            is_typed=is_typed,
+            allow_private=settings.allow_private_addresses,
         )
         self._lock = threading.Lock()
         self._abilities: frames.GatewayAbilities | None = None

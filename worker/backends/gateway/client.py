@@ -23,7 +23,8 @@ from urllib.parse import urlsplit
 
 import certifi
 
-from shared.errors import BackendProtocolError, BackendTimeout
+from shared import outbound
+from shared.errors import BackendProtocolError, BackendRefused, BackendTimeout
 from shared.text import storable
 from worker.backends.gateway import faults
 from worker.backends.gateway.sse import Comment, SseDecoder, SseEvent
@@ -144,10 +145,22 @@ class EventStream:
 
 
 class GatewayClient:
-    """`read_timeout_s`: the longest silence of a stream. Thread-safe; holds nothing open between requests."""
+    """`read_timeout_s`: the longest silence of a stream. `is_typed`: the address was typed in a page, and only public
+    ones are asked, unless `allow_private` (S37). Thread-safe; holds nothing open between requests."""
 
-    def __init__(self, base: str, key: str | None, *, connect_timeout_s: float, read_timeout_s: float) -> None:
+    def __init__(
+        self,
+        base: str,
+        key: str | None,
+        *,
+        connect_timeout_s: float,
+        read_timeout_s: float,
+        is_typed: bool = False,
+        allow_private: bool = False,
+    ) -> None:
         self.base = base.rstrip("/")
+        self._is_typed = is_typed
+        self._allow_private = allow_private
         self._connect_timeout_s = connect_timeout_s
         self._read_timeout_s = read_timeout_s
         self._headers = {"Accept-Encoding": "identity", "User-Agent": USER_AGENT, "Connection": "close"}
@@ -205,7 +218,12 @@ class GatewayClient:
         """The head of any answer. Raises as `stream`."""
         try:
             connection = _connection(url, min(self._connect_timeout_s, read_timeout_s))
-            connection.connect()
+            if self._is_typed:
+                _connect_checked(connection, allow_private=self._allow_private)
+            else:
+                connection.connect()
+        except outbound.RefusedAddress as refused:
+            raise BackendRefused(f"The gateway's address is not asked. {refused.message}", retryable=False) from refused
         except (OSError, ValueError) as error:
             raise faults.connect_fault(error, url) from error
         try:
@@ -255,6 +273,20 @@ def _connection(url: str, connect_timeout_s: float) -> http.client.HTTPConnectio
         return http.client.HTTPConnection(parts.hostname, parts.port, timeout=connect_timeout_s)
     context = _trusted_issuers()
     return http.client.HTTPSConnection(parts.hostname, parts.port, timeout=connect_timeout_s, context=context)
+
+
+def _connect_checked(connection: http.client.HTTPConnection, *, allow_private: bool) -> None:
+    """As `connection.connect`, to an address that was looked at. Raises OSError, RefusedAddress."""
+    timeout_s = connection.timeout if isinstance(connection.timeout, int | float) else WRITE_TIMEOUT_S
+    made = outbound.connect(connection.host, connection.port, timeout_s, allow_private=allow_private)
+    try:
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if isinstance(connection, http.client.HTTPSConnection):
+            made = _trusted_issuers().wrap_socket(made, server_hostname=connection.host)
+    except BaseException:
+        made.close()
+        raise
+    connection.sock = made
 
 
 @functools.cache

@@ -1,0 +1,298 @@
+"""The bridge child of one profile: started when it is first needed and then kept, started again when it dies.
+
+A child that dies is started again after a delay that grows while children do not live long. One that could not start
+is tried again when it is next needed, and not before its delay is over: until then its turns fail at once and say why.
+A child that is to be replaced goes on with the runs it has, and takes no new ones. Each has a temp directory of its
+own, which goes with it: agents that are killed leave files behind, with what people said and what shells know.
+"""
+
+import math
+import secrets
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from shared import logs
+from shared.errors import BackendUnavailable, PlatformError, StartFailed
+from shared.settings import Settings
+from worker.backends.bridge import process
+from worker.backends.bridge.child import Child, Spec
+from worker.backends.bridge.endpoints import Endpoint, Endpoints
+from worker.backends.bridge.environment import child_environment
+from worker.backends.bridge.interpreter import find_interpreter
+from worker.backends.bridge.private_folder import PrivateFolder
+from worker.backends.launcher import PLACEHOLDER
+
+FIRST_DELAY_S = 0.5
+LONGEST_DELAY_S = 30.0
+STEADY_S = 60.0  # a child that lived this long is as good as one that never died
+CLOSE_GRACE_S = 6.0
+LOOK_S = 0.5
+
+log = logs.get(__name__)
+
+
+@dataclass(frozen=True)
+class Places:
+    """What a child has, and gives back when it is gone."""
+
+    home: Path
+    endpoint: Endpoint
+    temp: Path
+
+    def release(self) -> None:
+        self.endpoint.release()
+        shutil.rmtree(self.temp, ignore_errors=True)
+
+
+class BridgeManager:
+    """Safe from any thread. `find_home` is asked at each turn, so that a changed profile is noticed; it raises a
+    BackendError. `find_key_names`: the variables that hold keys of models, kept from the child. `on_ready` is called
+    with each child that became ready, from its thread, and returns at once."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        find_home: Callable[[], Path],
+        *,
+        profile: str | None = None,
+        find_key_names: Callable[[], Iterable[str]] = tuple,
+        on_ready: Callable[[Child], None] = lambda child: None,
+        program: Path = Path(process.__file__).parent,
+    ) -> None:
+        self.profile = profile
+        self._settings = settings
+        self._endpoints = Endpoints(settings)
+        self._find_home = find_home
+        self._find_key_names = find_key_names
+        self._on_ready = on_ready
+        self._program = program
+        self._changed = threading.Condition()
+        self._current: Child | None = None
+        self._children: dict[Child, Places] = {}  # of those that live, also the retired
+        self._temp: PrivateFolder | None = None
+        self._failure: StartFailed | None = None  # of the last start, until the next one
+        self._delay_s = FIRST_DELAY_S
+        self._start_at = 0.0  # monotonic: not before
+        self._again: threading.Timer | None = None
+        self._starts = 0
+        self._closed = False
+
+    def take(self, run_id: str, is_stopped: Callable[[], bool] = lambda: False) -> Child:
+        """The child, ready, with the run counted in it: `leave` it. Starts one when there is none, and waits for it; no
+        longer than until `is_stopped` (then `wake` it). Raises BackendUnavailable with what people can do."""
+        home = self._find_home()
+        with self._changed:
+            while True:
+                if is_stopped():
+                    raise BackendUnavailable("The turn was stopped while the agent was being started.")
+                child = self._usable(home)
+                if child is not None and child.join(run_id):
+                    return child
+                self._changed.wait(LOOK_S)
+
+    def wake(self) -> None:
+        """Have who waits in `take` look again."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def children(self) -> list[Child]:
+        with self._changed:
+            return list(self._children)
+
+    def current(self) -> Child | None:
+        """The child that takes turns now, if it is ready."""
+        with self._changed:
+            child = self._current
+        return child if child is not None and child.ready.is_set() and not child.gone.is_set() else None
+
+    @property
+    def starts(self) -> int:
+        return self._starts
+
+    @property
+    def failure(self) -> str | None:
+        """Why the last start failed, until another one is tried."""
+        failure = self._failure
+        return None if failure is None else failure.message
+
+    def restart(self, *, at_once: bool = False) -> int:
+        """Have a new child take the turns from now on. The old one ends with its runs, or `at_once`, and with it what
+        runs there; gives how many runs it has."""
+        with self._changed:
+            old, self._current = self._current, None
+            self._failure, self._delay_s, self._start_at = None, FIRST_DELAY_S, 0.0
+            if old is None:
+                return 0
+            runs = old.runs
+            if at_once:
+                old.kill("it was started again by an operator")
+            else:
+                old.retire()
+            if not self._closed:
+                self._start_quietly()
+            return runs
+
+    def close(self) -> None:
+        """The process ends: end all children, and wait until they are gone."""
+        with self._changed:
+            self._closed = True
+            if self._again is not None:
+                self._again.cancel()
+            children = list(self._children)
+            self._changed.notify_all()
+        for child in children:
+            child.stop("the worker ends")
+        give_up_at = time.monotonic() + CLOSE_GRACE_S
+        for child in children:
+            child.join_thread(max(0.0, give_up_at - time.monotonic()))
+        self._endpoints.close()
+        if self._temp is not None:
+            self._temp.remove()
+
+    # ---- under the lock
+
+    def _usable(self, home: Path) -> Child | None:
+        """The current child if it is ready and of that home; else None, after seeing to it that one comes."""
+        if self._closed:
+            raise BackendUnavailable("This worker is being stopped.")
+        child = self._current
+        if child is not None and self._children[child].home != home:
+            log.info("bridge.home_changed", bridge=child.spec.label)
+            child.retire()
+            child = self._current = None
+        if child is not None:
+            return child if child.ready.is_set() else None
+        left_s = self._start_at - time.monotonic()
+        if left_s > 0:
+            if self._failure is not None:
+                raise _again_in(self._failure, left_s)
+            return None  # one that lived is started again by itself
+        try:
+            self._start(home)
+        except StartFailed as failure:
+            self._failed(failure)
+            raise
+        return None
+
+    def _start(self, home: Path) -> None:
+        """Raises StartFailed."""
+        _check_home(home, self.profile)
+        interpreter = find_interpreter(self._settings)
+        folder = self._settings.data_dir / "workspaces"
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            temp = self._temp_folder()
+        except OSError as error:
+            raise StartFailed(f"{error.filename} cannot be made ({error.strerror}).") from error
+        endpoint = self._endpoints.take()
+        spec = Spec(
+            label=self.profile or "default",
+            command=(
+                *interpreter.command,
+                str(self._program),
+                *("--endpoint", endpoint.address),
+                *("--agent-root", str(interpreter.agent_root or "")),
+                *("--hermes-home", str(home)),
+                *(("--profile", self.profile) if self.profile else ()),
+                *("--parent-pid", PLACEHOLDER),
+            ),
+            environ=child_environment(self._settings, home, self._find_key_names()) | {"TMPDIR": str(temp)},
+            folder=folder,
+            endpoint=endpoint.address,
+            secret=secrets.token_hex(32),
+            startup_timeout_s=self._settings.bridge_startup_timeout_ms / 1000,
+            response_timeout_s=self._settings.bridge_timeout_ms / 1000,
+        )
+        self._failure = None
+        self._starts += 1
+        child = Child(spec, self._on_change)
+        self._current = child
+        self._children[child] = Places(home, endpoint, temp)
+        child.start()
+
+    def _temp_folder(self) -> Path:
+        """Below the temp directory: in the data directory the paths of Hermes' own sockets could become too long.
+        Raises OSError."""
+        if self._temp is None:
+            self._temp = PrivateFolder(Path(tempfile.gettempdir()))
+        path = self._temp.path / str(self._starts)
+        path.mkdir(mode=0o700, exist_ok=True)
+        return path
+
+    def _failed(self, failure: StartFailed) -> None:
+        self._failure = failure
+        self._start_at = time.monotonic() + self._delay_s
+        self._delay_s = min(self._delay_s * 2, LONGEST_DELAY_S)
+
+    # ---- from other threads
+
+    def _on_change(self, child: Child) -> None:
+        if not child.gone.is_set():
+            with self._changed:
+                self._changed.notify_all()
+            self._on_ready(child)
+            return
+        with self._changed:
+            places = self._children.pop(child)
+            if self._current is child:
+                self._current = None
+                self._after_death(child)
+            self._changed.notify_all()
+        places.release()
+
+    def _after_death(self, child: Child) -> None:
+        if self._closed:
+            return
+        if child.ready_at is None:
+            self._failed(StartFailed(child.fault(), detail=child.tail()))
+            return
+        if time.monotonic() - child.ready_at >= STEADY_S:
+            self._delay_s = FIRST_DELAY_S
+        self._start_at = time.monotonic() + self._delay_s
+        self._again = threading.Timer(self._delay_s, self._start_again)
+        self._again.daemon = True
+        self._again.start()
+        log.warning("bridge.starts_again", bridge=child.spec.label, in_s=self._delay_s)
+        self._delay_s = min(self._delay_s * 2, LONGEST_DELAY_S)
+
+    def _start_again(self) -> None:
+        with self._changed:
+            if not self._closed and self._current is None:
+                self._start_at = 0.0
+                self._start_quietly()
+            self._changed.notify_all()
+
+    def _start_quietly(self) -> None:
+        """Nobody waits for it: what is wrong shows when somebody does."""
+        try:
+            self._start(self._find_home())
+        except StartFailed as failure:
+            self._failed(failure)
+        except PlatformError as error:
+            log.warning("bridge.not_started", bridge=self.profile or "default", code=error.code)
+
+
+def _check_home(home: Path, profile: str | None) -> None:
+    """Raises StartFailed."""
+    whose = f"The home of the profile {profile!r}" if profile else "Hermes' home"
+    how = "give its right path" if profile else "run `hermes setup` as the user of the worker, or set HERMES_HOME"
+    try:
+        if len(home.resolve().parts) < 3:
+            raise StartFailed(f"{whose}, {home}, is a folder of the system: Hermes would lock others out of it.")
+        if home.is_dir():
+            next(home.iterdir(), None)
+            return
+    except OSError as error:
+        raise StartFailed(f"{whose}, {home}, cannot be read by the worker ({error.strerror}).") from error
+    raise StartFailed(f"{whose}, {home}, is not there: {how}.")
+
+
+def _again_in(failure: StartFailed, left_s: float) -> StartFailed:
+    return StartFailed(
+        failure.message, code=failure.code, retry_after_s=max(1, math.ceil(left_s)), detail=failure.detail
+    )
