@@ -41,7 +41,7 @@ def test_a_page_reloaded_twenty_times_in_one_turn_shows_all_of_it(chromium: Chro
     chance = random.Random(4)
     session_id = journey.new_session()
     with browser_at(chromium, journey, session_id) as person:
-        run_id = person.say("20 KB of text every 6 ms")
+        run_id = person.say("30 KB of text every 6 ms")
         person.wait_text(run_id)
         for _ in range(20):
             person.page.wait_for_timeout(chance.uniform(0, 150))

@@ -122,9 +122,10 @@ def abort(desk: Desk, run_id: str) -> None:
         mailbox.post(desk.context.redis, desk.context.keys, run.worker_id, note)
 
 
+TOOL = f"sleep 30.{os.getpid()}"  # which no other test runs at the same time
 TURNS = (
     "[[stream:300:10]]",
-    '[[say:x]] [[tool:terminal:{"command":"sleep 30"}]]',
+    f'[[say:x]] [[tool:terminal:{{"command":"{TOOL}"}}]]',
     "[[hang:30]]",
     "[[think:hm]] [[stream:50:5]] [[danger]]",
     "[[clarify:Which?|a|b]]",
@@ -168,7 +169,7 @@ def test_aborts_at_any_moment_end_the_turn_and_nothing_else(desk: Desk) -> None:
     assert max(slow)[0] < 4, f"one had to be killed, or nearly (seed {seed})"
     assert _child(desk)["pid"] == pid, f"the child was lost (seed {seed})"
     wait_for(lambda: _child(desk)["busy"] == 0, "the end of all runs in the child")
-    wait_for(lambda: not running("sleep 30"), "the end of all tools")
+    wait_for(lambda: not running(TOOL), "the end of all tools")
 
 
 def _child(desk: Desk) -> dict[str, Any]:

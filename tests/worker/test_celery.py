@@ -12,7 +12,7 @@ from celery import Celery
 
 from shared import task_names
 from shared.run_state import RunState
-from shared.store import chat_sessions
+from shared.store import catalogue, chat_sessions
 from shared.store import runs as run_store
 from tests.rig.redis_server import RedisServer
 from tests.rig.worker_process import WorkerProcess
@@ -189,6 +189,8 @@ def test_a_worker_killed_while_it_starts_a_run_lets_it_start_elsewhere(shop: Sho
     """F9, C4."""
     desk = shop.desk
     first = shop.worker()
+    with desk.db() as db:
+        catalogue.put_profile(db, name=STALLED)
     session_id = desk.session(profile=STALLED)
     run_id = shop.submit("hello", session_id)
     desk.wait(lambda: desk.state(run_id) == "starting", what="the start")
