@@ -63,7 +63,7 @@ def with_plugin(home: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def model() -> Iterator[ScriptedModel]:
+def model(hermes_python: Path) -> Iterator[ScriptedModel]:
     model = ScriptedModel()
     yield model
     model.close()

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.rig.bridge_child import PROGRAM, BridgeChild, Line, processes_with
-from tests.rig.hermes import ScriptedModel, hermes_venv
+from tests.rig.hermes import ScriptedModel
 from worker.backends import launcher
 from worker.backends.bridge.process import wire
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.component("hermes"), pytest.mark.timeout(180)]
 
 
 @pytest.fixture(scope="module")
-def model() -> Iterator[ScriptedModel]:
+def model(hermes_python: Path) -> Iterator[ScriptedModel]:
     model = ScriptedModel()
     yield model
     model.close()
@@ -284,14 +284,14 @@ if not IS_ROOT:  # who can write everywhere
         assert "Hermes home" in child.said()
 
 
-def test_its_own_modules_are_on_no_path_where_hermes_looks(tmp_path: Path):
+def test_its_own_modules_are_on_no_path_where_hermes_looks(tmp_path: Path, hermes_python: Path):
     program = (
         f"import runpy, sys; sys.path[0] = {str(PROGRAM)!r};"
         f"runpy.run_path({str(PROGRAM / '__main__.py')!r}, run_name='loaded')['load']();"
         "import importlib.util as u; import portal_bridge.wire;"
         "print([u.find_spec(name) for name in ('wire', 'pool', 'callbacks')])"
     )
-    command = [str(hermes_venv() / "bin" / "python"), "-c", program]
+    command = [str(hermes_python), "-c", program]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
     assert ran.stdout == "[None, None, None]\n", ran
 

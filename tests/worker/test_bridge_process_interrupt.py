@@ -20,7 +20,7 @@ SOON_S = 3.0  # on a busy machine; some 0.1 s on an idle one
 
 
 @pytest.fixture(scope="module")
-def model() -> Iterator[ScriptedModel]:
+def model(hermes_python: Path) -> Iterator[ScriptedModel]:
     model = ScriptedModel()
     yield model
     model.close()

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.component("hermes"), pytest.mark.timeout(180)]
 
 
 @pytest.fixture(scope="module")
-def model() -> Iterator[ScriptedModel]:
+def model(hermes_python: Path) -> Iterator[ScriptedModel]:
     model = ScriptedModel()
     yield model
     model.close()
