@@ -11,6 +11,8 @@ from tests.worker.conftest import Desk
 from worker.backends import registry
 from worker.backends.bridge.backend import BridgeBackend
 
+ENDS = {"run.completed", "run.failed", "run.cancelled", "run.interrupted", "abort.completed"}
+
 
 class BridgeDesk:
     """`desk`, and what a test of the bridge says to it."""
@@ -37,8 +39,9 @@ class BridgeDesk:
         return run_id
 
     def ended(self, run_id: str) -> tuple[str, str | None]:
-        """State and reason, once it is final."""
+        """State and reason, once it is final and was told."""
         self.desk.wait_final(run_id)
+        self.desk.wait(lambda: ENDS & set(self.desk.names(run_id)), what="the event that tells the end")
         row = self.desk.row(run_id)
         return row.state, row.reason
 
