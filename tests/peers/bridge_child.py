@@ -6,7 +6,8 @@ What it does stands in `<home>/script.json`, read anew for each start and each t
     {"start": [step, ...], "chat": [answer, ...], "turn": [step, ...]}
 
 `start` before it listens and is ready, each turn's `turn` after its `stream` was answered. `chat`: an error code for
-each chat that is not to be taken, in order; null for one that is. Steps: {"event": name, ...} (a line of the protocol,
+each chat that is not to be taken, in order; null for one that is; "die" for one that is taken with the last breath: no
+request gets through any more. Steps: {"event": name, ...} (a line of the protocol,
 in a turn), {"line": text}, {"bytes": hex, "times": n}, {"stdout": text}, {"stderr": text}, {"sleep": s},
 {"hang": true}, {"exit": code}, {"kill": true} (itself, -9), {"close": true} (the connection), {"tool": command} (in a
 group of its own), {"wait": action} (until such a request came), {"ready": {...}} (a ready line, with these fields
@@ -117,11 +118,15 @@ class Child:
         codes = self.script().get("chat", [])
         code = codes[self.chats] if self.chats < len(codes) else None
         self.chats += 1
-        if code is not None:
+        if code is not None and code != "die":
             self.refuse(connection, code)
             return
         self.runs[request["run_id"]] = request["session_id"]
+        if code == "die":
+            connection.shutdown(socket.SHUT_RD)
         self.send(connection, ok=True, run_id=request["run_id"], session_id=request["session_id"], status="running")
+        if code == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def turn(self, run_id: str, connection: socket.socket) -> None:
         self.event(connection, "run.begun", model="scripted-1", warm=False)

@@ -288,6 +288,15 @@ def test_a_child_that_died_while_nobody_looked_is_replaced_for_the_next_turn(
     assert desk.backend._manager.starts == 2
 
 
+def test_a_turn_that_was_taken_is_never_sent_to_the_next_child(desk: BridgeDesk, home: ScriptedHome) -> None:
+    """P2: the child dies when it has taken the turn, before its stream is asked for."""
+    home.script(chat=["die"], turn=[HELLO])
+    run_id = desk.run("go")
+    assert desk.ended(run_id) == ("interrupted", "backend_lost")
+    assert "killed by SIGKILL" in desk.said(run_id)
+    assert len(home.requests("chat")) == 1
+
+
 # ---- it cannot start
 
 
