@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from shared import settings as portal_settings
-from shared.errors import BackendUnavailable, SettingsError, StartFailed
+from shared.errors import BackendUnavailable, SettingsError, StartFailed, Unavailable
 from tests.rig.bridge import ScriptedHome, running, wait_for
 from tests.rig.portal import clean_environ, is_alive
 from worker.backends.bridge import child as bridge_child
@@ -306,6 +306,72 @@ def test_a_turn_that_is_to_stop_does_not_wait_for_the_start(
     with pytest.raises(BackendUnavailable, match="stopped"):
         manager.take("run", stopped.is_set)
     assert time.monotonic() - began < 2
+
+
+def test_a_start_waits_for_the_database_and_keeps_nothing_of_the_tries_before(
+    home: ScriptedHome, tmp_path: Path
+) -> None:
+    """C9: a turn that begins while the database is away for a moment begins when it is back."""
+    away = 3
+    asked = []
+
+    def find_key_names() -> tuple[str, ...]:
+        asked.append(True)
+        if len(asked) <= away:
+            raise Unavailable("The database is away.")
+        return ()
+
+    wanted = f"ipc://{tmp_path / 's' / 'bridge.sock'}"
+    (tmp_path / "s").mkdir(mode=0o700)
+    manager = home.manager(home.settings(HERMES_AGENT_BRIDGE_ENDPOINT=wanted), find_key_names=find_key_names)
+    try:
+        assert taken(manager).spec.endpoint == wanted, "what was taken for a start that came to nothing is free again"
+        assert (len(asked), manager.starts) == (away + 1, 1)
+    finally:
+        manager.close()
+
+
+def test_who_asks_how_it_does_never_waits_for_what_a_start_reads(home: ScriptedHome) -> None:
+    may_go = threading.Event()
+    is_asked = threading.Event()
+
+    def find_key_names() -> tuple[str, ...]:
+        is_asked.set()
+        may_go.wait(60)
+        return ()
+
+    manager = home.manager(find_key_names=find_key_names)
+    found: list[Any] = []
+    turn = threading.Thread(target=lambda: found.append(manager.take("run")))
+    turn.start()
+    assert is_asked.wait(15)
+    looks = threading.Thread(target=lambda: found.append((manager.children(), manager.current(), manager.restart())))
+    looks.start()
+    looks.join(15)
+    assert found == [([], None, 0)]
+    may_go.set()
+    turn.join(30)
+    assert found[1].runs == 1
+    assert manager.starts == 1
+    manager.close()
+
+
+def test_turns_that_wait_while_the_home_changes_all_get_the_child_of_the_new_one(
+    home: ScriptedHome, tmp_path: Path
+) -> None:
+    home.script(start=[{"hang": True}])
+    where = [home.path]
+    manager = BridgeManager(home.settings(), lambda: where[0], program=home.manager()._program)
+    found: list[Child] = []
+    turns = [threading.Thread(target=lambda n=n: found.append(manager.take(f"run-{n}"))) for n in range(2)]  # type: ignore[misc]
+    turns[0].start()
+    wait_for(manager.children, "the first start")
+    where[0] = ScriptedHome(tmp_path / "other", start=[{"sleep": 1.5}]).path
+    turns[1].start()
+    for turn in turns:
+        turn.join(30)
+    manager.close()
+    assert (len(found), len(set(found)), manager.starts) == (2, 1, 2)
 
 
 # ---- it dies, or is to end
