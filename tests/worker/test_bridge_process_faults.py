@@ -296,6 +296,17 @@ def test_its_own_modules_are_on_no_path_where_hermes_looks(tmp_path: Path, herme
     assert ran.stdout == "[None, None, None]\n", ran
 
 
+def test_no_module_of_its_home_stands_in_for_one_of_hermes(start: Callable[..., BridgeChild]):
+    """Agents can write there. A worker that found no checkout gives an empty one."""
+
+    def plant(home: Path) -> None:
+        for name in ("run_agent.py", "hermes_state.py"):
+            (home / name).write_text("raise SystemExit('planted')\n")
+
+    child = start(arguments=("--agent-root", ""), prepare_home=plant)
+    assert child.start().ask("ping")["ok"]
+
+
 def test_a_stale_socket_of_a_killed_child_is_replaced(start: Callable[..., BridgeChild], tmp_path: Path):
     (tmp_path / "s").mkdir(mode=0o700)
     endpoint = f"ipc://{tmp_path / 's' / 'b.sock'}"
