@@ -19,7 +19,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from . import approvals, wire
+from . import approvals, reviews, wire
 
 DEFAULT_MAX_TURNS = 100
 REBUILDING = (
@@ -89,6 +89,7 @@ class Hermes:
             importlib.import_module("tools.daemon_pool").DaemonThreadPoolExecutor,
             self._config_to_read,
         )
+        self._may_review = self._keep_reviews_apart()
         _find_all_sockets(importlib.import_module("agent.agent_runtime_helpers"))
         self._session_db = self._open_session_db()
         self._start_mcp()
@@ -144,6 +145,8 @@ class Hermes:
         agent._print_fn = _say_nothing  # what it prints holds prompts
         _remember_requests(agent)
         agent._end_session_on_close = False  # the portal's session goes on
+        if not self._may_review:
+            reviews.switch_off(agent)
         if spec.context_length and not spec.is_default:
             _set_window(agent, spec.context_length)
         return agent
@@ -284,6 +287,13 @@ class Hermes:
         with contextlib.suppress(ImportError, AttributeError):
             return importlib.import_module("hermes_cli.fallback_config").get_fallback_chain(config) or None
         return None
+
+    def _keep_reviews_apart(self) -> bool:
+        try:
+            module = importlib.import_module("agent.background_review")
+        except ImportError:
+            return False
+        return reviews.keep_apart(module, self._agent_class, importlib.import_module("tools.approval"))
 
     def _open_session_db(self) -> Any:
         try:
