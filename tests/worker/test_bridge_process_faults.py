@@ -18,7 +18,7 @@ import pytest
 from tests.rig.bridge_child import PROGRAM, BridgeChild, Line, processes_with
 from tests.rig.hermes import ScriptedModel
 from worker.backends import launcher
-from worker.backends.bridge.process import wire
+from worker.backends.bridge.process import approvals, wire
 
 pytestmark = [pytest.mark.component("hermes"), pytest.mark.timeout(180)]
 
@@ -220,6 +220,19 @@ if IS_ROOT:  # nobody else can be another user; test_bridge_process_parts.py has
         ran = subprocess.run([sys.executable, "-c", program, place], input=request, capture_output=True, timeout=20)
         assert ran.stdout.strip() in (b"0", b""), ran
         assert is_alive(child)
+
+
+def test_what_cannot_be_shown_whole_is_not_run(child: BridgeChild, tmp_path: Path):
+    """S18: nobody is asked to allow what he cannot see the end of."""
+    target = tmp_path / "target"
+    target.mkdir()
+    code = f"#{'x' * approvals.MAX_COMMAND_CHARS}\\nimport shutil; shutil.rmtree('{target}')"
+    running = child.begin(f'[[tool:execute_code:{{"code": "{code}"}}]] [[then]] [[say:over]]')
+    turn = running.wait_until(lambda turn: bool(turn.of("approval.requested", "tool.completed")))
+    assert not turn.of("approval.requested")
+    assert "Failed to send" in turn.one("tool.completed")["result"]
+    assert running.end().text == "over"
+    assert target.exists()
 
 
 # ---- starting

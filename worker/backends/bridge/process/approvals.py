@@ -28,6 +28,7 @@ NEEDED = (
 ASKING = ("HERMES_EXEC_ASK", "HERMES_GATEWAY_SESSION")  # some of its checks look at the one, some at the other
 DECIDING = ("HERMES_YOLO_MODE", "HERMES_CRON_SESSION", "HERMES_INTERACTIVE")
 """Variables by which Hermes would decide without asking, or ask elsewhere. A profile's `.env` cannot set them."""
+MAX_COMMAND_CHARS = 512 * 1024  # of one that people can be asked about
 PER_CALL_KEYS = frozenset({"mcp_elicitation"})  # there is no pattern to remember
 
 
@@ -115,6 +116,8 @@ def _await_decision(
     """In place of Hermes' own wait, which has a limit and answers the oldest of several. Silence is not called a no."""
     if not isinstance(notify, RunApprovals):
         return original(session_key, notify, data, **more)
+    if _is_too_long(data):
+        return {"resolved": False, "choice": None, "notify_failed": True}
     told = {
         "command": data.get("command", ""),
         "description": data.get("description", ""),
@@ -133,6 +136,11 @@ def _await_decision(
         "choice": for_hermes(decision.choice) if is_answered else None,
         "reason": None,
     }
+
+
+def _is_too_long(data: dict[str, Any]) -> bool:
+    """Whether people could not be shown all that would run (RELIABILITY S18); a line carries no more."""
+    return len(str(data.get("command", ""))) > MAX_COMMAND_CHARS
 
 
 _next_subagent: contextvars.ContextVar[str] = contextvars.ContextVar("portal_next_subagent", default="")
@@ -239,4 +247,4 @@ class RunApprovals:
             "allow_permanent": allow_permanent,
             "smart_denied": smart_denied,
         }
-        return for_hermes(self.ask(data).choice)
+        return "deny" if _is_too_long(data) else for_hermes(self.ask(data).choice)
