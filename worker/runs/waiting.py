@@ -140,7 +140,7 @@ class Waiting:
         kind: pause_store.Kind = "approval" if isinstance(asked, ApprovalAsked) else "clarification"
         timeout_s = self._timeout_s(kind)
         request = _request(asked)
-        tool = asked.kind if isinstance(asked, ApprovalAsked) else ""
+        tool = storable(asked.kind) if isinstance(asked, ApprovalAsked) else ""
         with transaction(self._context.factory) as db:
             pause = pause_store.open(
                 db,
