@@ -81,6 +81,15 @@ def test_a_spare_of_another_configuration_is_not_taken(start: Callable[..., Brid
     assert json.loads(turn.last["text"]) == "scripted-2"
 
 
+def test_a_configuration_of_any_keys_makes_agents(start: Callable[..., BridgeChild]):
+    """YAML takes `1`, `no` and dates for what they are; beside names they cannot be put in order."""
+    child = start(config="terminal: {portal: {1: a, no: b, 2026-01-01: c, name: d}}\n")
+    child.wait_for_spare()
+    first = child.play("[[say:one]]")
+    assert first.text == "one"
+    assert child.play("[[say:two]]", history=None, session_id=first.session_id, after=first.run_id).text == "two"
+
+
 def test_many_first_turns_at_once_are_served_one_after_another_and_running_streams_go_on(child: BridgeChild):
     streaming = child.begin("[[stream:150:20]]")
     streaming.wait("stream.delta", 5)
