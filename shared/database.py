@@ -13,7 +13,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import Connection, Engine, Float, create_engine, event, exc, inspect, make_url, select, text
+from sqlalchemy import (
+    Connection,
+    CursorResult,
+    Delete,
+    Engine,
+    Float,
+    Update,
+    create_engine,
+    event,
+    exc,
+    inspect,
+    make_url,
+    select,
+    text,
+)
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.sql.compiler import SQLCompiler
@@ -281,6 +295,13 @@ def _postgresql_now(_element: db_now, _compiler: SQLCompiler, **_: Any) -> str:
 def db_time(db: Session) -> float:
     """The database's clock, now, in seconds since 1970."""
     return float(db.execute(select(db_now())).scalar_one())
+
+
+def rows_changed(db: Session, statement: Update | Delete) -> int:
+    """Execute the statement; gives how many rows it changed."""
+    result = db.execute(statement)
+    assert isinstance(result, CursorResult)
+    return result.rowcount
 
 
 # ---- migrations
