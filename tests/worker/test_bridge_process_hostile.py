@@ -1,9 +1,16 @@
 """What models say that is made to break the child: long, odd and endless texts, commands that nobody could read."""
 
+import json
+import secrets
 import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.rig.bridge_child import BridgeChild, processes_with
+from tests.rig.hermes import ScriptedModel
 from worker.backends.bridge.process import outcome
 from worker.backends.bridge.process.think import ThinkSplitter, without_thoughts
 
@@ -23,7 +30,7 @@ def test_letters_that_grow_in_lower_case_do_not_move_the_end_of_thinking() -> No
     assert split(text) == split(*text) == ("\u0130\u0130\u0130 stanbul", "answer")
 
 
-@pytest.mark.parametrize("line", ["x" * 40 + "\n", "\n", "<think>a</think>\n", "   <", "`\n"])
+@pytest.mark.parametrize("line", ["x" * 40 + "\n", "\n", "<think>a</think>\n", "   <", "`code` and text\n"])
 def test_a_long_text_that_comes_at_once_is_split_in_time(line: str) -> None:
     text = line * (2_000_000 // len(line))
     begun = time.monotonic()
@@ -51,3 +58,73 @@ def test_tags_that_are_opened_by_the_thousand_and_never_closed_take_no_longer() 
 )
 def test_thoughts_are_cut_out_wherever_they_are(text: str, rest: str) -> None:
     assert without_thoughts(text) == rest
+
+
+# ---- what is still tidied up when the session comes back
+
+SLOW = """\
+import time
+
+from tools.process_registry import process_registry
+
+
+def register(ctx):
+    kill_all = process_registry.kill_all
+
+    def slow_kill_all(task_id=None):
+        time.sleep(1.5)  # as a container that takes its time
+        return kill_all(task_id=task_id)
+
+    process_registry.kill_all = slow_kill_all
+"""
+
+
+def with_slow_ends(home: Path) -> None:
+    folder = home / "plugins" / "slow-ends"
+    folder.mkdir(parents=True)
+    (folder / "plugin.yaml").write_text("name: slow-ends\nversion: 1.0.0\ndescription: for tests\n")
+    (folder / "__init__.py").write_text(SLOW)
+
+
+@pytest.fixture(scope="module")
+def model(hermes_python: Path) -> Iterator[ScriptedModel]:
+    model = ScriptedModel()
+    yield model
+    model.close()
+
+
+@pytest.fixture(scope="module")
+def slow(model: ScriptedModel) -> Iterator[BridgeChild]:
+    """A child that takes its time to end what a session runs."""
+    child = BridgeChild(model, config="plugins: {enabled: [slow-ends]}\n", prepare_home=with_slow_ends)
+    yield child.start()
+    child.close()
+
+
+def test_the_end_of_a_dropped_session_never_reaches_into_its_next_turn(slow: BridgeChild) -> None:
+    """The next turn of the queue begins in the moment in which the dropped one ends."""
+    mark = f"4{secrets.randbelow(10**8):08d}"
+    begin = slow.begin(terminal(f"sleep {mark}", background=True) + " [[then]] [[stream:20:20]]", session_id="back")
+    begin.wait("stream.delta")
+    assert processes_with(mark)
+    assert slow.ask("destroy", session_id="back") == {"ok": True, "destroyed": 0, "deferred": 1}
+    begin.end()
+    turn = slow.play(terminal("echo begun; sleep 3; echo whole"), session_id="back")
+    assert json.loads(turn.one("tool.completed")["result"])["output"] == "begun\nwhole"
+    assert not processes_with(mark)
+
+
+def test_a_stop_does_not_wait_for_the_end_of_a_dropped_session(slow: BridgeChild) -> None:
+    slow.play(terminal("true"), session_id="stopped")
+    assert slow.ask("destroy", session_id="stopped")["destroyed"] == 1
+    running = slow.begin(terminal("true"), session_id="stopped")
+    running.wait("run.begun")
+    begun = time.monotonic()
+    slow.ask("interrupt", run_id=running.turn.run_id)
+    assert running.end().last["event"] == "run.interrupted"
+    assert not running.turn.of("tool.started")
+    assert time.monotonic() - begun < FAR_S
+
+
+def terminal(command: str, **more: Any) -> str:
+    return f"[[tool:terminal:{json.dumps({'command': command, **more})}]]"

@@ -26,6 +26,7 @@ class AgentSession:
     idle_since: float = field(default_factory=time.monotonic)
     is_doomed: bool = False  # to be dropped when its run ends
 
+    is_dropped: bool = False  # what runs under its name is to be ended before its next turn
     def told(self) -> HeldSession:
         run = self.run
         return HeldSession(
