@@ -99,7 +99,7 @@ def _note(state: str) -> str:
         "starting": _("Its agent is being started."),
         "idle": _("Its agent starts with the first turn."),
         "failed": _("Its agent did not start. It is tried again with the next turn."),
-        "missing": _("Its home is not there, or cannot be read: turns fail."),
+        "missing": _("Its home is not there, or cannot be read or written: turns fail."),
         "absent": _("No installed Hermes was found where the workers run."),
     }.get(state, "")
 

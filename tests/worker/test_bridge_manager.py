@@ -22,6 +22,7 @@ from shared import settings as portal_settings
 from shared.errors import BackendUnavailable, SettingsError, StartFailed, Unavailable
 from tests.rig.bridge import ScriptedHome, running, wait_for
 from tests.rig.portal import clean_environ, is_alive
+from worker.backends import offered
 from worker.backends.bridge import child as bridge_child
 from worker.backends.bridge import endpoints as bridge_endpoints
 from worker.backends.bridge import manager as bridge_manager
@@ -254,12 +255,63 @@ def test_an_interpreter_that_is_none_is_said(home: ScriptedHome, tmp_path: Path)
 def test_a_home_that_is_not_there_is_said(home: ScriptedHome, tmp_path: Path) -> None:
     where = tmp_path / "elsewhere"
     manager = BridgeManager(home.settings(), lambda: where, profile="work")
-    with pytest.raises(StartFailed, match=f"'work', {where}, is not there"):
+    with pytest.raises(StartFailed, match="'work' is not there") as caught:
         manager.take("run")
+    assert str(where) not in caught.value.message, "members do not see where it is"
+    assert f"'work', {where}, is not there" in (manager.failure or ""), "operators do"
     where.write_text("a file, no folder")
     with pytest.raises(StartFailed, match="is not there"):
         manager.take("run")
     manager.close()
+
+
+@pytest.fixture
+def read_only(tmp_path: Path) -> Iterator[Path]:
+    """A folder that its owner can read and nobody can write, not even root."""
+    folder = tmp_path / "sealed"
+    folder.mkdir()
+    folder.chmod(0o500)
+    if os.geteuid() != 0:
+        yield folder
+        return
+    try:
+        sealed = subprocess.run(["chattr", "+i", folder], capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        sealed = False
+    if not sealed:  # a file system without that: the kernel's own has folders of the kind
+        yield Path("/sys/kernel")
+        return
+    yield folder
+    subprocess.run(["chattr", "-i", folder], check=True)
+
+
+def test_a_home_that_cannot_be_written_is_said(home: ScriptedHome, read_only: Path) -> None:
+    manager = BridgeManager(home.settings(), lambda: read_only, profile="work")
+    with pytest.raises(StartFailed, match=r"'work' cannot be written by the worker \(\w+.*\)") as caught:
+        manager.take("run")
+    assert str(read_only) not in caught.value.message
+    assert str(read_only) in (manager.failure or "")
+    assert manager.starts == 0
+    assert offered.home_fault(read_only) is not None
+    assert "cannot be written" in (offered.home_fault(read_only) or "")
+    manager.close()
+
+
+def test_a_home_that_can_be_used_is_left_as_it_was(home: ScriptedHome, managed: Callable[..., BridgeManager]) -> None:
+    before = sorted(each.name for each in home.path.iterdir())
+    assert offered.home_fault(home.path) is None
+    assert sorted(each.name for each in home.path.iterdir()) == before
+
+
+def test_what_a_child_said_of_its_home_is_for_operators(
+    managed: Callable[..., BridgeManager], home: ScriptedHome
+) -> None:
+    home.script(start=[{"stderr": f"broken: {home.path}/plugins/x.py, line 3\n"}, {"exit": 3}])
+    manager = managed()
+    with pytest.raises(StartFailed) as caught:
+        manager.take("run")
+    assert "broken: $HERMES_HOME/plugins/x.py, line 3" in caught.value.message
+    assert f"broken: {home.path}/plugins/x.py" in (manager.failure or "")
 
 
 @pytest.mark.parametrize("where", ["/", "/usr", "/usr/bin/../"])

@@ -25,6 +25,7 @@ from worker.backends.bridge.endpoints import Endpoint, Endpoints
 from worker.backends.bridge.environment import child_environment
 from worker.backends.bridge.interpreter import find_interpreter
 from worker.backends.bridge.private_folder import PrivateFolder
+from worker.backends.bridge.process.home import NotWritable, try_home, without_home
 from worker.backends.launcher import PLACEHOLDER
 
 FIRST_DELAY_S = 0.5
@@ -121,9 +122,9 @@ class BridgeManager:
 
     @property
     def failure(self) -> str | None:
-        """Why the last start failed, until another one is tried."""
+        """Why the last start failed, until another one is tried: for operators, who may know where the home is."""
         failure = self._failure
-        return None if failure is None else failure.message
+        return None if failure is None else failure.detail or failure.message
 
     def restart(self, *, at_once: bool = False) -> int:
         """Have a new child take the turns from now on. The old one ends with its runs, or `at_once`, and with it what
@@ -284,15 +285,16 @@ class BridgeManager:
             places = self._children.pop(child)
             if self._current is child:
                 self._current = None
-                self._after_death(child)
+                self._after_death(child, places.home)
             self._changed.notify_all()
         places.release()
 
-    def _after_death(self, child: Child) -> None:
+    def _after_death(self, child: Child, home: Path) -> None:
         if self._closed:
             return
         if child.ready_at is None:
-            self._failed(StartFailed(child.fault(), detail=child.tail()))
+            told = child.fault()
+            self._failed(StartFailed(without_home(told, home), detail=told))
             return
         if time.monotonic() - child.ready_at >= STEADY_S:
             self._delay_s = FIRST_DELAY_S
@@ -323,18 +325,23 @@ class BridgeManager:
 
 
 def _check_home(home: Path, profile: str | None) -> None:
-    """Raises StartFailed."""
-    whose = f"The home of the profile {profile!r}" if profile else "Hermes' home"
+    """Raises StartFailed, whose message does not say where the home is."""
     how = "give its right path" if profile else "run `hermes setup` as the user of the worker, or set HERMES_HOME"
     try:
         if len(home.resolve().parts) < 3:
-            raise StartFailed(f"{whose}, {home}, is a folder of the system: Hermes would lock others out of it.")
-        if home.is_dir():
-            next(home.iterdir(), None)
-            return
+            raise _bad_home(home, profile, "is a folder of the system: Hermes would lock others out of it.")
+        try_home(home)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise _bad_home(home, profile, f"is not there: {how}.") from error
+    except NotWritable as error:
+        raise _bad_home(home, profile, f"cannot be written by the worker ({error.strerror}).") from error
     except OSError as error:
-        raise StartFailed(f"{whose}, {home}, cannot be read by the worker ({error.strerror}).") from error
-    raise StartFailed(f"{whose}, {home}, is not there: {how}.")
+        raise _bad_home(home, profile, f"cannot be read by the worker ({error.strerror}).") from error
+
+
+def _bad_home(home: Path, profile: str | None, what: str) -> StartFailed:
+    whose = f"The home of the profile {profile!r}" if profile else "Hermes' home"
+    return StartFailed(f"{whose} {what}", detail=f"{whose}, {home}, {what}")
 
 
 def _again_in(failure: StartFailed, left_s: float) -> StartFailed:
