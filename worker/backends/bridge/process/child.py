@@ -60,7 +60,9 @@ def main(arguments: list[str]) -> None:
         kept_run_s=options.kept_run_s,
         sweep_s=options.sweep_s,
     )
-    server = Server(listener, secret, pool, profile=options.profile, on_shutdown=ending.set)
+    server = Server(
+        listener, secret, pool, profile=options.profile, on_shutdown=ending.set, launcher=options.parent_pid
+    )
     threading.Thread(target=server.serve, name="server", daemon=True).start()
     if options.spare:
         pool.prepare(ModelSpec())
