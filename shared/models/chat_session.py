@@ -43,6 +43,7 @@ class ChatSession(Base):
     held_at: Mapped[datetime | None]
     held_at_db: Mapped[float | None] = mapped_column(Float(53))  # seconds of the database's clock
     next_position: Mapped[int] = mapped_column(default=1)  # the next run's
+    grant_epoch: Mapped[int] = mapped_column(default=0, server_default="0")  # rises when what it may unasked ends
     warm_worker: Mapped[str | None]  # the worker that holds its agent
     total_input_tokens: Mapped[int] = mapped_column(BigInteger, default=0)
     total_output_tokens: Mapped[int] = mapped_column(BigInteger, default=0)

@@ -44,8 +44,14 @@ class BridgeJourney(Journey):
     """`home` serves sessions without a profile, `add_profile` makes others; `tap` knows what the model was asked."""
 
     def __init__(
-        self, model: ScriptedModel, *, redis: RedisServer | None = None, environ: Mapping[str, str] | None = None
+        self,
+        model: ScriptedModel,
+        *,
+        redis: RedisServer | None = None,
+        gateway_url: str | None = NO_GATEWAY,
+        environ: Mapping[str, str] | None = None,
     ) -> None:
+        """`gateway_url` None: nothing is configured, so a demo agent is started too."""
         self.model = model
         self.tap = ModelTap(model.base_url)
         self.home = HermesHome(self.tap)
@@ -58,7 +64,7 @@ class BridgeJourney(Journey):
             "HERMES_AGENT_BRIDGE_PYTHON": str(hermes_venv() / "bin" / "python"),
             "HOME": self._user_home.name,  # no shell of a tool reads the developer's .bashrc
         }
-        super().__init__(redis=redis, gateway_url=NO_GATEWAY, environ={**own, **(environ or {})})
+        super().__init__(redis=redis, gateway_url=gateway_url, environ={**own, **(environ or {})})
 
     def close(self) -> None:
         """All processes of agents, and what their tools started, are gone with the portal."""

@@ -78,7 +78,8 @@ class Portal:
         self._own_folder = None if data_dir else Path(tempfile.mkdtemp(prefix="portal-"))
         self.data_dir = data_dir or self._own_folder
         assert self.data_dir is not None
-        self.environ = clean_environ({"PORTAL_DATA_DIR": str(self.data_dir), **(environ or {})})
+        no_hermes = {"HERMES_HOME": str(self.data_dir / "no-hermes")}  # whatever is installed on this machine
+        self.environ = clean_environ({"PORTAL_DATA_DIR": str(self.data_dir), **no_hermes, **(environ or {})})
         self.events: list[dict[str, Any]] = []
         self.lines: list[str] = []
         self._arguments = arguments if "--port" in arguments else (*arguments, "--port", "0")
