@@ -200,6 +200,31 @@ def test_for_the_session_holds_in_it_and_in_no_other(child: BridgeChild, target:
     assert others[2].is_there
 
 
+@pytest.mark.parametrize("is_warm", [True, False], ids=["warm", "told its history"])
+def test_what_was_allowed_for_the_session_ends_when_the_portal_says_so(
+    child: BridgeChild, target: Target, others: list[Target], is_warm: bool
+):
+    running = child.begin(target.danger, grant_epoch=4)
+    decide(child, running, "session")
+    first = running.end()
+
+    def again(after: Turn, wish: str, grant_epoch: int) -> Running:
+        stands = {"history": None, "after": after.run_id} if is_warm else {"history": []}
+        return child.begin(wish, session_id=first.session_id, grant_epoch=grant_epoch, **stands)
+
+    second = again(first, others[0].danger, 4).end()
+    assert second.of("approval.requested") == []
+    assert not others[0].is_there
+    third = again(second, others[1].danger, 5)
+    decide(child, third, "deny")
+    third.end()
+    assert others[1].is_there
+    fourth = again(third.turn, others[2].danger, 4)
+    decide(child, fourth, "deny")
+    fourth.end()
+    assert others[2].is_there
+
+
 def test_always_holds_for_the_run_and_is_written_nowhere(child: BridgeChild, target: Target, others: list[Target]):
     before = (child.home / "config.yaml").read_text()
     session = {"session_id": "20260102_030405_always"}

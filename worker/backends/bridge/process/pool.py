@@ -71,6 +71,8 @@ class AgentPool:
                 session = self._standing(session, request)
             else:
                 session, dropped = self._begun_anew(session, request)
+            if session.grant_epoch != request.grant_epoch:
+                session.grants, session.grant_epoch = set(), request.grant_epoch
             run = Run(
                 request,
                 session,
@@ -110,7 +112,7 @@ class AgentPool:
             dropped.append(oldest)
         session = AgentSession(request.session_id, messages=list(request.history or []))
         if held is not None:
-            session.grants = held.grants
+            session.grants, session.grant_epoch = held.grants, held.grant_epoch
         self._sessions[session.session_id] = session
         return session, dropped
 
@@ -218,14 +220,14 @@ class AgentPool:
                     del self._runs[run.run_id]
         self._release(idle, for_good=False)
 
-    def _release(self, sessions: list[AgentSession], *, for_good: bool) -> None:
-        """In a thread: providers of memory and containers may take their time."""
     def _drop(self, session: AgentSession) -> None:
         """Under the lock; then `_release` it."""
         del self._sessions[session.session_id]
         session.is_dropped = True
         self._workspaces.begin_tidying(session.session_id)
 
+    def _release(self, sessions: list[AgentSession], *, for_good: bool) -> None:
+        """In a thread: providers of memory and containers may take their time."""
         if sessions:
             threading.Thread(target=self._release_now, args=(sessions, for_good), name="release", daemon=True).start()
 
@@ -236,12 +238,12 @@ class AgentPool:
                 if session.agent is not None and for_good:
                     self.hermes.end_all(session.agent)
                 self._workspaces.leave(session.session_id, for_good=for_good)
-
-
                 self._workspaces.end_tidying(session.session_id)
         for session in sessions:
             if session.agent is not None:
                 self.hermes.release(session.agent, session.messages)
+
+
 def _shown(message: dict[str, Any]) -> dict[str, Any]:
     """A message without what Hermes keeps beside it."""
     content = message.get("content")

@@ -118,7 +118,8 @@ class Chat(TypedDict):
     """`message`: a text, or blocks `{"type": "text", "text"}` and `{"type": "image_url", "image_url": {"url"}}`.
     `history`: oldest first, without the message; None: "if you still hold this session", which then must stand after
     the run `after` (None: anywhere). `allowed`: the pattern keys that this run may do unasked, and no others beside
-    those of the home's own config.yaml. `max_iterations`: None, HERMES_BRIDGE_MAX_TURNS. `tools`: absent, true; with
+    those of the home's own config.yaml. `grant_epoch`: what was allowed for the session under another number no longer
+    counts. `max_iterations`: None, HERMES_BRIDGE_MAX_TURNS. `tools`: absent, true; with
     false an agent that has none, no memory and nothing of the home but its model, and that leaves nothing behind."""
 
     run_id: str
@@ -131,6 +132,7 @@ class Chat(TypedDict):
     max_iterations: int | None
     workspace: str | None
     allowed: list[str]
+    grant_epoch: int
     tools: bool
 
 
