@@ -5,7 +5,7 @@ Unknown fields are ignored, so that a newer version of us may send more.
 """
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, TypeAdapter
 
@@ -21,6 +21,9 @@ def _countable(value: Any) -> Any:
 
 Time = Annotated[datetime, PlainSerializer(clock.iso_ms, return_type=str)]
 Tokens = Annotated[int, BeforeValidator(_countable)]
+
+SKILL_CHANGED: Final = "skill_changed"
+"""The code of a run that failed because its skill says something else than what was agreed to (RELIABILITY S33)."""
 
 
 class Data(BaseModel):

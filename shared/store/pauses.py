@@ -6,7 +6,7 @@ under the same fence, and the deadline has not passed.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, exists, or_, select, update
@@ -22,6 +22,7 @@ from shared.store.run_moves import move, state_and_fence
 
 Kind = Literal["approval", "clarification"]
 
+LATE_BETWEEN = "\n\n"  # two answers that came too late
 _STATE_OF = {"approval": RunState.AWAITING_APPROVAL, "clarification": RunState.AWAITING_CLARIFICATION}
 
 
@@ -165,6 +166,25 @@ def _refusal(db: Session, pause: Pause) -> AlreadyDecided | Expired:
     if pause.state == "expired" or (pause.expires_at_db is not None and pause.expires_at_db <= db_time(db)):
         return Expired("The time for this answer is over.")
     return AlreadyDecided("The turn no longer waits for this.")
+
+
+def keep_late(db: Session, pause_id: str, answer: str) -> bool:
+    """Keep an answer that came when the question was no longer open, beside those that were kept before. False for the
+    very answer that was taken: it came twice."""
+    pause = get(db, pause_id)
+    if pause.answer == answer:
+        return False
+    kept = (pause.late_answer or "").split(LATE_BETWEEN) if pause.late_answer else []
+    if answer not in kept:
+        pause.late_answer = LATE_BETWEEN.join([*kept, answer])
+        db.flush()
+    return True
+
+
+def late_answers(db: Session, run_ids: Collection[str]) -> dict[str, str]:
+    """Pause id -> the late answer that is kept of it, in these runs."""
+    wanted = select(Pause.id, Pause.late_answer).where(Pause.run_id.in_(run_ids), Pause.late_answer.is_not(None))
+    return {pause_id: answer for pause_id, answer in db.execute(wanted) if answer is not None}
 
 
 def expire_due(db: Session) -> list[Pause]:

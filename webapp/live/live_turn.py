@@ -108,6 +108,7 @@ class LiveTurn:
     def _regions(self) -> AgentTurn:
         t, now = self.transcript, clock.now()
         state = state_of(t, None, self.facts.runs.get(t.run_id))
+        late = self.facts.late_answers(t)
         return replace(
             self.skeleton,
             mark=mark_of(state),
@@ -116,7 +117,8 @@ class LiveTurn:
             timeline=view_process.timeline(t, now),
             notes=view_process.notes(t),
             asks=view_pauses.asks(t, self.facts.viewer),
-            decisions=view_pauses.decisions(t),
+            decisions=view_pauses.decisions(t, late),
+            late=late,
         )
 
     def answer_changes(self) -> list[str]:
