@@ -63,6 +63,7 @@ def test_thoughts_are_cut_out_wherever_they_are(text: str, rest: str) -> None:
 # ---- what is still tidied up when the session comes back
 
 SLOW = """\
+import os
 import time
 
 from tools.process_registry import process_registry
@@ -73,10 +74,14 @@ def register(ctx):
 
     def slow_kill_all(task_id=None):
         time.sleep(1.5)  # as a container that takes its time
-        return kill_all(task_id=task_id)
+        killed = kill_all(task_id=task_id)
+        with open(os.path.join(os.environ["HERMES_HOME"], "ended"), "a") as file:
+            file.write(f"{task_id}\\n")
+        return killed
 
     process_registry.kill_all = slow_kill_all
 """
+ENDS_OF_ONE = 2  # by Hermes, and by us
 
 
 def with_slow_ends(home: Path) -> None:
@@ -84,13 +89,6 @@ def with_slow_ends(home: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "plugin.yaml").write_text("name: slow-ends\nversion: 1.0.0\ndescription: for tests\n")
     (folder / "__init__.py").write_text(SLOW)
-
-
-@pytest.fixture(scope="module")
-def model(hermes_python: Path) -> Iterator[ScriptedModel]:
-    model = ScriptedModel()
-    yield model
-    model.close()
 
 
 @pytest.fixture(scope="module")
@@ -103,15 +101,17 @@ def slow(model: ScriptedModel) -> Iterator[BridgeChild]:
 
 def test_the_end_of_a_dropped_session_never_reaches_into_its_next_turn(slow: BridgeChild) -> None:
     """The next turn of the queue begins in the moment in which the dropped one ends."""
-    mark = f"4{secrets.randbelow(10**8):08d}"
-    begin = slow.begin(terminal(f"sleep {mark}", background=True) + " [[then]] [[stream:20:20]]", session_id="back")
+    old, new = (f"4{secrets.randbelow(10**8):08d}" for _ in range(2))
+    begin = slow.begin(terminal(f"sleep {old}", background=True) + " [[then]] [[stream:20:20]]", session_id="back")
     begin.wait("stream.delta")
-    assert processes_with(mark)
+    assert processes_with(old)
     assert slow.ask("destroy", session_id="back") == {"ok": True, "destroyed": 0, "deferred": 1}
     begin.end()
-    turn = slow.play(terminal("echo begun; sleep 3; echo whole"), session_id="back")
-    assert json.loads(turn.one("tool.completed")["result"])["output"] == "begun\nwhole"
-    assert not processes_with(mark)
+    slow.play(terminal(f"sleep {new}", background=True), session_id="back")
+    assert not processes_with(old)
+    ended = slow.home / "ended"
+    slow.wait_for(lambda: ended.exists() and ended.read_text().split().count("back") == ENDS_OF_ONE)
+    assert processes_with(new)
 
 
 def test_a_stop_does_not_wait_for_the_end_of_a_dropped_session(slow: BridgeChild) -> None:
