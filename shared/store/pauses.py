@@ -168,16 +168,20 @@ def _refusal(db: Session, pause: Pause) -> AlreadyDecided | Expired:
     return AlreadyDecided("The turn no longer waits for this.")
 
 
-def keep_late(db: Session, pause_id: str, answer: str) -> bool:
+def keep_late(db: Session, pause_id: str, answer: str, *, max_chars: int) -> bool:
     """Keep an answer that came when the question was no longer open, beside those that were kept before. False for the
-    very answer that was taken: it came twice."""
+    very answer that was taken (it came twice), and when all would be more than a turn can be."""
     pause = get(db, pause_id)
     if pause.answer == answer:
         return False
     kept = (pause.late_answer or "").split(LATE_BETWEEN) if pause.late_answer else []
-    if answer not in kept:
-        pause.late_answer = LATE_BETWEEN.join([*kept, answer])
-        db.flush()
+    if answer in kept:
+        return True
+    whole = LATE_BETWEEN.join([*kept, answer])
+    if len(whole) > max_chars:
+        return False
+    pause.late_answer = whole
+    db.flush()
     return True
 
 

@@ -79,7 +79,8 @@ def respond_clarification(web: WebContext, principal: Principal, cmd: commands.C
     try:
         return _tell(web, *in_transaction(web.factory, work))
     except (errors.AlreadyDecided, errors.Expired) as refusal:
-        if not in_transaction(web.factory, lambda db: pauses.keep_late(db, cmd.clarify_id, text)):
+        max_chars = web.settings.max_message_kb * 1024
+        if not in_transaction(web.factory, lambda db: pauses.keep_late(db, cmd.clarify_id, text, max_chars=max_chars)):
             raise
         raise type(refusal)(f"{refusal.message} {KEPT}") from refusal
 
