@@ -29,7 +29,6 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 _FILE = Path(__file__).parents[2] / "worker/backends/bridge/process/wire.py"
 _SPEC = importlib.util.spec_from_file_location("wire", _FILE)
@@ -62,14 +61,14 @@ class Child:
         sys.stdout.flush()
 
     def serve(self) -> None:
-        parts = urlsplit(self.endpoint)
-        if parts.scheme == "ipc":
+        place = wire.place_of(self.endpoint)
+        if isinstance(place, str):
             server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             os.umask(0o177)
-            server.bind(parts.path)
+            server.bind(place)
             os.umask(0o077)
         else:
-            server = socket.create_server((parts.hostname or "", parts.port or 0))
+            server = socket.create_server(place)
         server.listen(64)
         for step in self.script().get("start", []):
             self.do(step, None, "")

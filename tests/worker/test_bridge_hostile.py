@@ -1,6 +1,7 @@
 """What a model, a tool or a server may put into any field of any event: it is stored and told on each database, or cut,
 and the turn has one end. The child is a stand-in (tests/peers/bridge_child.py)."""
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from tests.rig.bridge import ScriptedHome, running
 from tests.rig.worker_process import FAST
 from tests.worker.bridge_desk import BridgeDesk
 from tests.worker.conftest import Desk
+from worker.backends.bridge.process import wire
 
 HOSTILE = "\x1b[31mred\x1b[0m \x07\r\n\u202eevil\u2066 \x00 \ud83d <script>alert(1)</script> [x](javascript:1)"
 STORED = HOSTILE.replace("\x00", "\ufffd").replace("\ud83d", "\ufffd")
@@ -140,3 +142,45 @@ def test_token_counts_beyond_all_reason_end_no_turn_and_fit_the_database(
     assert (usage["input_tokens"], usage["output_tokens"], usage["cached_tokens"]) == (MAX_TOKENS, 0, 2**31)
     session = bridge.row_of(session_id)
     assert (session.total_input_tokens, session.total_output_tokens) == (2 * MAX_TOKENS, 0)
+
+
+# ---- folders
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """Where the path of a socket is not too long to be below the data directory."""
+    with tempfile.TemporaryDirectory(prefix="p-") as folder:
+        yield Path(folder)
+
+
+@pytest.mark.parametrize("name", ["a#b", "a?b", "a%20b;c", "ü [ñ]"])
+def test_a_data_directory_may_have_any_name(short_folder: Path, name: str) -> None:
+    """The socket lies in its private folder, not where an address would end."""
+    manager = ScriptedHome(short_folder / name / "home").manager()
+    try:
+        child = manager.take("a-run")
+        place = Path(child.spec.endpoint.removeprefix("ipc://"))
+        assert place.is_relative_to(short_folder / name)
+        assert place.is_socket()
+        assert child.client.request("ping")["ok"]
+    finally:
+        manager.close()
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "place"),
+    [
+        ("ipc:///run/a#b?c", "/run/a#b?c"),
+        ("ipc:///run//a", "/run/a"),
+        ("ipc://host/a", None),
+        ("tcp://LocalHost:0123", ("localhost", 123)),
+        ("tcp://[::1]:5", ("::1", 5)),
+        ("tcp://127.0.0.1", None),
+        ("tcp://127.0.0.1:none", None),
+        ("http://127.0.0.1:5", None),
+        ("", None),
+    ],
+)
+def test_what_an_endpoint_means(endpoint: str, place: Any) -> None:
+    assert wire.place_of(endpoint) == place

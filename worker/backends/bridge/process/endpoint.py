@@ -9,7 +9,8 @@ import struct
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
+
+from . import wire
 
 LONGEST_SOCKET_PATH_BYTES = 107  # of the kernel's 108 with the ending zero
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -38,16 +39,12 @@ class Listener:
 
 def listen(endpoint: str) -> Listener:
     """`ipc:///path` or `tcp://127.0.0.1:port` (port 0: any free one). Raises EndpointRefused, OSError."""
-    parts = urlsplit(endpoint)
-    if parts.scheme == "ipc" and not parts.netloc and parts.path.startswith("/"):
-        return _listen_at(Path(parts.path))
-    try:
-        port = parts.port if parts.scheme == "tcp" and parts.hostname in LOOPBACK else None
-    except ValueError:
-        port = None
-    if port is None:
+    place = wire.place_of(endpoint)
+    if isinstance(place, str):
+        return _listen_at(Path(place))
+    if place is None or place[0] not in LOOPBACK:
         raise EndpointRefused("The endpoint must be ipc:///absolute/path or tcp://127.0.0.1:port.")
-    return _listen_on(parts.hostname or "", port)
+    return _listen_on(*place)
 
 
 def is_own_user(connection: socket.socket) -> bool:

@@ -6,9 +6,11 @@ A line is one JSON object in UTF-8. Numbers of bytes count the line's end.
 
 import json
 import math
+import os
 import re
 from collections.abc import Iterator
 from typing import Any, Literal, TypedDict, Union, get_args
+from urllib.parse import urlsplit
 
 PROTOCOL = 1  # told by `ping` and the ready line; rises when an older worker could not read the child
 
@@ -510,6 +512,22 @@ AnyEvent = Union[  # noqa: UP007 - an alias that holds at run time on 3.10
     RunInterrupted,
 ]
 LAST_EVENTS = ("run.completed", "run.failed", "run.interrupted")
+
+# ---- endpoints
+
+
+def place_of(endpoint: str) -> str | tuple[str, int] | None:
+    """The path of `ipc:///path`, where no sign has a meaning of its own; host and port of `tcp://host:port`; None for
+    anything else."""
+    scheme, _, place = endpoint.partition("://")
+    if scheme == "ipc":
+        return os.path.normpath(place) if place.startswith("/") else None
+    try:
+        parts = urlsplit(endpoint)
+        return (parts.hostname, parts.port) if scheme == "tcp" and parts.hostname and parts.port is not None else None
+    except ValueError:
+        return None
+
 
 # ---- lines
 
