@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from tests.rig.bridge_journey import BridgeJourney
-from tests.rig.chromium import Chromium
 from tests.rig.hermes import ScriptedModel
 from tests.rig.journey import Journey
 
@@ -47,13 +46,6 @@ def bridge(shared_bridge: BridgeJourney) -> Iterator[BridgeJourney]:
     for tab in list(shared_bridge.tabs):
         tab.abandon()
     shared_bridge.tabs.clear()
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Chromium]:
-    made = Chromium()
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -31,13 +31,6 @@ def bridge(hermes_model: ScriptedModel) -> Iterator[BridgeJourney]:
         yield made
 
 
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Chromium]:
-    made = Chromium()
-    yield made
-    made.close()
-
-
 @pytest.fixture
 def person(chromium: Chromium, bridge: BridgeJourney) -> Iterator[Person]:
     with browser_at(chromium, bridge, bridge.new_session()) as made:

@@ -2,7 +2,6 @@
 
 import random
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
@@ -11,13 +10,6 @@ from shared.run_state import RunState
 from tests.rig.browser_journey import browser_at
 from tests.rig.chromium import Chromium
 from tests.rig.journey import Journey
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Chromium]:
-    made = Chromium()
-    yield made
-    made.close()
 
 
 def test_the_first_answer_streams_into_the_page(chromium: Chromium, journey: Journey) -> None:

@@ -19,13 +19,6 @@ ENDLESS = "200 KB of text every 10 ms"
 
 
 @pytest.fixture(scope="module")
-def chromium() -> Iterator[Chromium]:
-    made = Chromium()
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="module")
 def redis() -> Iterator[RedisServer]:
     server = RedisServer()
     yield server

@@ -35,13 +35,6 @@ CUT = """() => [...document.querySelectorAll('button, a.btn, .st, .pick, h1, h2,
 
 
 @pytest.fixture(scope="module")
-def chromium() -> Iterator[Chromium]:
-    made = Chromium()
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="module")
 def sessions(shared_journey: Journey) -> Iterator[dict[str, str]]:
     """name -> a session to look at; the pause of the first one waits until the pictures are taken."""
     journey = shared_journey

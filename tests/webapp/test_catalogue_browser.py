@@ -19,13 +19,6 @@ PHONE = {"width": 390, "height": 844, "has_touch": True, "is_mobile": True}
 
 
 @pytest.fixture(scope="module")
-def chromium() -> Iterator[Chromium]:
-    made = Chromium()
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="module")
 def portal(shared_redis: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Portal]:
     """Its own: what is configured in it counts for all its pages."""
     folder = tmp_path_factory.mktemp("catalogue")

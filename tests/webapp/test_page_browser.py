@@ -33,13 +33,6 @@ ANSWER = (
 )
 
 
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Chromium]:
-    made = Chromium()
-    yield made
-    made.close()
-
-
 @pytest.fixture
 def story(portal: Portal) -> Story:
     return Story(portal.factory, title="In the browser", owner=portal.owner)

@@ -21,6 +21,8 @@ from shared.store import runs as run_store
 from shared.transcript import fold
 from shared.transcript_json import from_json, to_json
 from tests import factories
+from tests.rig.bridge_child import BridgeChild
+from tests.rig.hermes import ScriptedModel
 from tests.rig.redis_server import RedisServer
 from tests.rig.worker_process import FAST
 from tests.worker.scripted_backend import EFFECTS, ScriptedBackend, serve
@@ -178,6 +180,22 @@ class Desk:
             process.close()
         for context in contexts:
             context.engine.dispose()
+
+
+@pytest.fixture(scope="module")
+def model(hermes_python: Path) -> Iterator[ScriptedModel]:
+    """Behind the bridge children of a module."""
+    model = ScriptedModel()
+    yield model
+    model.close()
+
+
+@pytest.fixture(scope="module")
+def child(model: ScriptedModel) -> Iterator[BridgeChild]:
+    """The real bridge child, as it comes, for the tests of a module."""
+    child = BridgeChild(model)
+    yield child.start()
+    child.close()
 
 
 @pytest.fixture

@@ -23,20 +23,6 @@ from worker.backends.bridge.process import approvals, wire
 pytestmark = [pytest.mark.component("hermes"), pytest.mark.timeout(180)]
 
 
-@pytest.fixture(scope="module")
-def model(hermes_python: Path) -> Iterator[ScriptedModel]:
-    model = ScriptedModel()
-    yield model
-    model.close()
-
-
-@pytest.fixture(scope="module")
-def child(model: ScriptedModel) -> Iterator[BridgeChild]:
-    child = BridgeChild(model)
-    yield child.start()
-    child.close()
-
-
 @pytest.fixture
 def start(model: ScriptedModel) -> Iterator[Callable[..., BridgeChild]]:
     """Makes children, which may still have to be started; ends them after the test."""

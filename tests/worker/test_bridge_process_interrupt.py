@@ -5,7 +5,6 @@ import random
 import secrets
 import time
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +16,6 @@ from tests.rig.hermes import ScriptedModel
 pytestmark = [pytest.mark.component("hermes"), pytest.mark.timeout(180)]
 
 SOON_S = 3.0  # on a busy machine; some 0.1 s on an idle one
-
-
-@pytest.fixture(scope="module")
-def model(hermes_python: Path) -> Iterator[ScriptedModel]:
-    model = ScriptedModel()
-    yield model
-    model.close()
-
-
-@pytest.fixture(scope="module")
-def child(model: ScriptedModel) -> Iterator[BridgeChild]:
-    child = BridgeChild(model)
-    yield child.start()
-    child.close()
 
 
 def active_requests(model: ScriptedModel) -> int:

@@ -16,13 +16,6 @@ from tests.rig.hermes import ScriptedModel
 pytestmark = [pytest.mark.component("hermes"), pytest.mark.timeout(180)]
 
 
-@pytest.fixture(scope="module")
-def model(hermes_python: Path) -> Iterator[ScriptedModel]:
-    model = ScriptedModel()
-    yield model
-    model.close()
-
-
 @pytest.fixture
 def start(model: ScriptedModel) -> Iterator[Callable[..., BridgeChild]]:
     """Starts children; ends them after the test."""
@@ -36,13 +29,6 @@ def start(model: ScriptedModel) -> Iterator[Callable[..., BridgeChild]]:
     yield start
     for child in children:
         child.close()
-
-
-@pytest.fixture(scope="module")
-def child(model: ScriptedModel) -> Iterator[BridgeChild]:
-    child = BridgeChild(model)
-    yield child.start()
-    child.close()
 
 
 def held(child: BridgeChild) -> dict[str, dict[str, Any]]:

@@ -61,13 +61,6 @@ def with_plugin(home: Path) -> None:
     (home / "review.json").write_text('"Review the conversation above [[say:nothing to keep]]"')
 
 
-@pytest.fixture(scope="module")
-def model(hermes_python: Path) -> Iterator[ScriptedModel]:
-    model = ScriptedModel()
-    yield model
-    model.close()
-
-
 @pytest.fixture
 def child(model: ScriptedModel) -> Iterator[BridgeChild]:
     child = BridgeChild(model, config=CONFIG, prepare_home=with_plugin)

@@ -42,13 +42,6 @@ def with_plugin(home: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def model(hermes_python: Path) -> Iterator[ScriptedModel]:
-    model = ScriptedModel()
-    yield model
-    model.close()
-
-
-@pytest.fixture(scope="module")
 def child(model: ScriptedModel) -> Iterator[BridgeChild]:
     child = BridgeChild(model, config="plugins: {enabled: [portal-test]}\n", prepare_home=with_plugin)
     yield child.start()
