@@ -12,12 +12,12 @@ from shared.protocol.events import SKILL_CHANGED
 from shared.run_state import FINAL, RunState
 from shared.store import messages as message_store
 from shared.transcript import TextPart, ToolCall, Transcript, answer_text, from_json
-from webapp import render, view_pauses, view_process
+from webapp import render, view_answer, view_pauses, view_process
 from webapp.actions.names import DEFAULT_PROFILE
 from webapp.errors import told as told_to_people
 from webapp.render import _
+from webapp.view_answer import Streams
 from webapp.view_pauses import Viewer
-from webapp.view_process import Streams
 from webapp.views import (
     Agent,
     AgentTurn,
@@ -197,9 +197,9 @@ def _weight(t: Transcript) -> int:
 def _parts(t: Transcript, text: str, streams: Streams | None, is_live: bool) -> tuple[AnswerPart, ...]:
     if is_live and streams is None:
         streams = Streams(t.run_id)
-    parts = view_process.answer_parts(t, streams=streams)
+    parts = view_answer.answer_parts(t, streams=streams)
     if not parts and text:
-        return (AnswerPart(f"run-{t.run_id}-p0", view_process.markdown(text)),)
+        return (AnswerPart(f"run-{t.run_id}-p0", view_answer.markdown(text)),)
     return parts
 
 
