@@ -1,6 +1,7 @@
 """What a model, a tool or a server may put into any field of any event: it is stored and told on each database, or cut,
 and the turn has one end. The child is a stand-in (tests/peers/bridge_child.py)."""
 
+import json
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from tests.rig.bridge import ScriptedHome, running
 from tests.rig.worker_process import FAST
 from tests.worker.bridge_desk import BridgeDesk
 from tests.worker.conftest import Desk
+from worker.backends.bridge import turn
 from worker.backends.bridge.process import wire
 
 HOSTILE = "\x1b[31mred\x1b[0m \x07\r\n\u202eevil\u2066 \x00 \ud83d <script>alert(1)</script> [x](javascript:1)"
@@ -142,6 +144,23 @@ def test_token_counts_beyond_all_reason_end_no_turn_and_fit_the_database(
     assert (usage["input_tokens"], usage["output_tokens"], usage["cached_tokens"]) == (MAX_TOKENS, 0, 2**31)
     session = bridge.row_of(session_id)
     assert (session.total_input_tokens, session.total_output_tokens) == (2 * MAX_TOKENS, 0)
+
+
+# ---- how it ended
+
+
+@pytest.mark.parametrize("is_over", [True, False])
+def test_a_child_that_still_says_that_it_stops_is_said_to_have_ended(
+    bridge: BridgeDesk, home: ScriptedHome, is_over: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one does that somebody ended politely, or whose launcher was killed (C11)."""
+    if not is_over:
+        monkeypatch.setattr(turn, "STORY_S", 0.2)  # it lives on: there is no story
+    last = json.dumps({"n": 2, "event": "run.interrupted", "usage": USAGE})
+    home.script(turn=[{"line": last}, {"exit": 0} if is_over else {"hang": True}])
+    run_id = bridge.run("go")
+    assert bridge.ended(run_id) == ("interrupted", "backend_lost")
+    assert ("exit code 0" in bridge.said(run_id)) == is_over
 
 
 # ---- folders

@@ -2,6 +2,7 @@
 
 import json
 import secrets
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -128,3 +129,78 @@ def test_a_stop_does_not_wait_for_the_end_of_a_dropped_session(slow: BridgeChild
 
 def terminal(command: str, **more: Any) -> str:
     return f"[[tool:terminal:{json.dumps({'command': command, **more})}]]"
+
+
+# ---- a bad model
+
+
+def test_what_a_model_calls_and_asks_is_shown_as_it_is_and_ends_no_turn(child: BridgeChild) -> None:
+    name = "no\x00such\x1b[31m\u202e<b>"
+    turn = child.play(f"[[tool:{name}:{{}}]] [[then]] [[say:done]]")
+    assert (turn.one("tool.completed")["name"], turn.one("tool.completed")["ok"], turn.text) == (name, False, "done")
+    for arguments in ("[1]", '"ls"', "5", "null", '{"command": ["ls"]}', '{"command": {"a": [[[]]]}}'):
+        turn = child.play(f"[[tool:terminal:{arguments}]] [[then]] [[say:done]]")
+        assert (turn.one("tool.completed")["ok"], turn.last["event"], turn.text) == (False, "run.completed", "done")
+
+
+def test_a_hostile_command_is_asked_for_to_the_last_sign(child: BridgeChild, tmp_path: Path) -> None:
+    command = f"rm -rf {tmp_path}/kept; echo '\x1b[2K\r\u202e\u2066 <script>alert(1)</script>'"
+    running = child.begin(terminal(command) + " [[then]] [[say:over]]")
+    asked = running.wait("approval.requested")
+    assert asked["command"] == command
+    answer = {"run_id": running.turn.run_id, "approval_id": asked["approval_id"], "choice": "deny"}
+    assert child.ask("approval_respond", **answer)["ok"]
+    assert running.end().text == "over"
+
+
+@pytest.mark.parametrize("choices", [[["a"], {"b": 2}, None, 5], ["\x1b[31mred\x00", "\u202e<b>"], []])
+def test_hostile_choices_are_texts_and_the_answer_comes_back(child: BridgeChild, choices: list[Any]) -> None:
+    question = {"question": "Which\x1b[31m\u202e?", "choices": choices}
+    running = child.begin(f"[[tool:clarify:{json.dumps(question)}]] [[then]] [[say:over]]")
+    asked = running.wait("clarify.requested")
+    assert asked["question"] == question["question"]
+    assert all(isinstance(choice, str) for choice in asked["choices"])
+    answer = {"run_id": running.turn.run_id, "clarify_id": asked["clarify_id"], "answer": "own\x00 \x1b[31mwords"}
+    assert child.ask("clarify_respond", **answer)["ok"]
+    turn = running.end()
+    assert turn.text == "over"
+    assert "words" in turn.one("tool.completed")["result"]
+
+
+def test_a_stop_ends_every_tool_of_a_step_and_begins_none(child: BridgeChild) -> None:
+    marks = [f"2{secrets.randbelow(10**8):08d}" for _ in range(3)]
+    running = child.begin(" ".join(terminal(f"sleep {mark}") for mark in marks) + " [[then]] [[say:over]]")
+    child.wait_for(lambda: any(processes_with(mark) for mark in marks))
+    assert child.ask("interrupt", run_id=running.turn.run_id)["told"]
+    turn = running.end()
+    assert turn.last["event"] == "run.interrupted"
+    assert len(turn.of("tool.started")) == len(turn.of("tool.completed"))
+    child.wait_for(lambda: not any(processes_with(mark) for mark in marks))
+    assert child.play("[[say:next]]").text == "next"
+    assert not any(processes_with(mark) for mark in marks)
+
+
+# ---- a full disk
+
+NO_ROOM = (
+    "import resource, os, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)); os.execv(sys.argv[1], sys.argv[1:])"
+)
+
+
+@pytest.fixture
+def full(model: ScriptedModel) -> Iterator[BridgeChild]:
+    child = BridgeChild(model, command=lambda command: [sys.executable, "-c", NO_ROOM, *command])
+    yield child.start()
+    child.close()
+
+
+def test_where_nothing_can_be_written_people_still_get_answers(full: BridgeChild) -> None:
+    """No file of this child and its tools may grow: what is kept in files is kept in memory, or not at all."""
+    text = "x" * 60_000
+    assert full.play(f"[[say:{text}]]", session_id="full").text == text
+    turn = full.play(
+        terminal("yes | head -c 40000; echo y > f") + " [[then]] [[say:over]]", session_id="full", history=None
+    )
+    assert len(turn.result_of(turn.one("tool.started")["tool_id"])) > 40_000
+    assert (turn.one("tool.completed")["ok"], turn.text) == (False, "over")
+    assert full.play("[[echo:roles]]", session_id="full", history=None).text.count("user") == 3

@@ -2,7 +2,7 @@
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from shared.errors import (
@@ -181,9 +181,16 @@ class BridgeTurn:
         while not self._reader.ended:
             event = connection.line(QUIET_S)
             if event is not None:
-                yield from self._reader.read(event)
+                yield from self._checked(self._reader.read(event))
             elif self._is_alive():
                 yield base.Keepalive()
+
+    def _checked(self, items: Iterable[base.Item]) -> Iterator[base.Item]:
+        """Raises BackendLost where the agent stopped because its process ends, and not because it was told to."""
+        for item in items:
+            if isinstance(item, base.Stopped) and not self._controls.aborted and self._child.gone.wait(STORY_S):
+                raise self._lost(in_a_line=False)
+            yield item
 
     def _is_alive(self) -> bool:
         try:
