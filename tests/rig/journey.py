@@ -1,6 +1,6 @@
 """A journey: a whole real portal with short times, pages that follow its sessions, and one check of all promises.
 
-    with Journey() as journey:                  # `portal up` with the demo gateway; `redis`, `gateway`: the test's own
+    with Journey() as journey:                  # `portal up` with the demo gateway; its parts may be given
         session_id = journey.new_session()
         tab = journey.open(session_id)
         run_id = tab.say("stream 50 every 10 ms")
@@ -112,9 +112,12 @@ class Journey:
         *,
         redis: RedisServer | None = None,
         gateway_url: str | None = None,
+        database_url: str | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> None:
         given = {"AUTH_DISABLED": "1", **SHORT}
+        if database_url is not None:
+            given["DATABASE_URL"] = database_url
         if redis is not None:
             given["REDIS_URL"] = redis.url
         if gateway_url is not None:
@@ -122,7 +125,7 @@ class Journey:
         self.accepted: dict[str, str] = {}
         self.tabs: list[Tab] = []
         self.portal = Portal(environ={**given, **(environ or {})})
-        self.engine = make_engine(f"sqlite:///{self.portal.data_dir}/portal.db")
+        self.engine = make_engine(database_url or f"sqlite:///{self.portal.data_dir}/portal.db")
         self.factory = make_session_factory(self.engine)
         self._web = self.portal.client()
         self._demo: httpx.Client | None = None
