@@ -35,13 +35,6 @@ DETACHED = "nohup setsid sh -c 'sleep 0.5; exec {python} {talk} {folder} detache
 
 
 @pytest.fixture(scope="module")
-def model(hermes_python: Path) -> Iterator[ScriptedModel]:
-    model = ScriptedModel()
-    yield model
-    model.close()
-
-
-@pytest.fixture(scope="module")
 def child(model: ScriptedModel) -> Iterator[BridgeChild]:
     """Below a launcher, as a worker starts it."""
 
