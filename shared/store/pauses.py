@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, exists, or_, select, update
 from sqlalchemy.orm import Session
 
 from shared import clock, ids
-from shared.database import db_now, db_time
+from shared.database import db_now, db_time, rows_changed
 from shared.errors import AlreadyDecided, Expired, LeaseLost, NotFound
 from shared.models import ChatSession, Pause, Run, User
 from shared.run_state import WAITING, RunState
@@ -122,7 +122,7 @@ def answer(
     """
     is_awaited = exists().where(Run.id == Pause.run_id, Run.fence == Pause.fence, Run.state.in_(WAITING))
     in_time = or_(Pause.expires_at_db.is_(None), Pause.expires_at_db > db_now())
-    decided = db.execute(
+    decide = (
         update(Pause)
         .where(Pause.id == pause_id, Pause.state == "pending", is_awaited, in_time)
         .values(
@@ -136,8 +136,9 @@ def answer(
         )
         .execution_options(synchronize_session=False)
     )
+    is_first = rows_changed(db, decide) == 1
     pause = get(db, pause_id)
-    if decided.rowcount == 1:  # type: ignore[attr-defined]
+    if is_first:
         if pause.choice == "always":
             _grant(db, pause, user)
         return pause

@@ -186,17 +186,20 @@ def test_the_limit_is_shown_counts_down_and_the_agent_hears_that_nobody_answered
         assert form.count() == 1, "the card stays, to be answered after all"
 
 
-@pytest.mark.parametrize("is_focused", [True, False], ids=["still typing", "looking elsewhere"])
+@pytest.mark.parametrize("how", ["still typing", "looking elsewhere", "after a reload"])
 def test_what_was_typed_when_the_time_was_over_is_kept_and_can_be_sent_as_a_turn(
-    chromium: Chromium, short: BridgeJourney, is_focused: bool
+    chromium: Chromium, short: BridgeJourney, how: str
 ) -> None:
     session_id = short.new_session()
     with browser_at(chromium, short, session_id) as person:
         run_id, form = asked_in(person, short)
-        text = f"neither, <b>green</b> {is_focused}"
+        text = f"neither, <b>green</b>, {how}"
         form.locator('[name="answer"]').fill(text)
-        if not is_focused:
+        if how == "looking elsewhere":
             person.page.locator("#text").focus()
+        elif how == "after a reload":
+            person.reload()
+            person.wait_live()
         person.wait_end(run_id)
         assert card(person, run_id).locator('[name="input"]').input_value() == text
         sent_as_turn(person, short, run_id, text)

@@ -10,7 +10,8 @@ each chat that is not to be taken, in order; null for one that is; "die" for one
 request gets through any more. Steps: {"event": name, ...} (a line of the protocol,
 in a turn), {"line": text}, {"bytes": hex, "times": n}, {"stdout": text}, {"stderr": text}, {"sleep": s},
 {"hang": true}, {"exit": code}, {"kill": true} (itself, -9), {"close": true} (the connection), {"tool": command} (in a
-group of its own), {"wait": action} (until such a request came), {"ready": {...}} (a ready line, with these fields
+group of its own), {"wait": action} (until such a request came), {"wait_either": [action, ...]} (one of
+this run; an interrupt ends it), {"ready": {...}} (a ready line, with these fields
 changed), {"stay": true} (deaf to SIGTERM), {"deaf": true} (never answers again). It ends the run by itself with
 run.completed where no step did.
 
@@ -134,6 +135,10 @@ class Child:
             if step.get("event") in wire.LAST_EVENTS:
                 self.runs.pop(run_id, None)
                 return
+            if "wait_either" in step and self.was_asked(run_id, ["interrupt"]):
+                self.runs.pop(run_id, None)
+                self.event(connection, "run.interrupted", usage=USAGE)
+                return
         self.runs.pop(run_id, None)
         self.event(connection, "run.completed", text="", finish_reason="stop", usage=USAGE)
 
@@ -167,12 +172,18 @@ class Child:
         elif "wait" in step:
             with self.changed:
                 self.changed.wait_for(lambda: any(each["action"] == step["wait"] for each in self.requests), 60)
+        elif "wait_either" in step:
+            with self.changed:
+                self.changed.wait_for(lambda: self.was_asked(run_id, step["wait_either"]), 60)
         elif "ready" in step:
             self.ready(**step["ready"])
         elif "stay" in step:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         elif "deaf" in step:
             self.is_deaf = True
+
+    def was_asked(self, run_id: str, actions: list[str]) -> bool:
+        return any(each["action"] in actions and each.get("run_id") == run_id for each in self.requests)
 
     def event(self, connection: socket.socket, event: str, **fields: Any) -> None:
         self.send(connection, n=1, event=event, **fields)

@@ -90,11 +90,15 @@ def test_a_row_of_another_backend_is_refused() -> None:
 
 
 @pytest.mark.component("hermes")
-def test_every_row_is_taken_from_the_real_agent(hermes_python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_every_row_is_taken_from_the_real_agent(
+    hermes_python: Path, database: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = request.getfixturevalue("empty_postgres_url") if database == "postgresql" else None
     monkeypatch.setattr(bridge_rows, "SPARE_S", 0.5)
     for name in ("HERMES_HOME", "HERMES_AGENT_BRIDGE_PYTHON"):
         monkeypatch.delenv(name, raising=False)
-    with BridgeStage(str(hermes_python)) as stage:
+    with BridgeStage(str(hermes_python), url) as stage:
         rows = [
             bridge_rows.submit(stage, turns=3, sessions=2),
             bridge_rows.abort(stage, turns=2),

@@ -63,13 +63,6 @@ def with_plugin(home: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def model(hermes_python: Path) -> Iterator[ScriptedModel]:
-    model = ScriptedModel()
-    yield model
-    model.close()
-
-
-@pytest.fixture(scope="module")
 def child(model: ScriptedModel) -> Iterator[BridgeChild]:
     """Its home's `.env` would have Hermes ask nobody, and its `approvals.timeout` is 1 s: neither counts here."""
     child = BridgeChild(

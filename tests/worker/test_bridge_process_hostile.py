@@ -3,16 +3,21 @@
 import json
 import secrets
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from tests.rig.bridge import wait_for
 from tests.rig.bridge_child import BridgeChild, processes_with
 from tests.rig.hermes import ScriptedModel
 from worker.backends.bridge.process import outcome
+from worker.backends.bridge.process.approvals import Approvals, RunApprovals
+from worker.backends.bridge.process.pauses import Pauses
+from worker.backends.bridge.process.run_log import RunLog
 from worker.backends.bridge.process.think import ThinkSplitter, without_thoughts
 
 FAR_S = 10.0  # what takes a tenth of a second when it grows as the text does, and half a minute when as its square
@@ -59,6 +64,31 @@ def test_tags_that_are_opened_by_the_thousand_and_never_closed_take_no_longer() 
 )
 def test_thoughts_are_cut_out_wherever_they_are(text: str, rest: str) -> None:
     assert without_thoughts(text) == rest
+
+
+@pytest.mark.parametrize(
+    ("patterns", "choices"),
+    [
+        (["delete in root path", "plugin_rule:删除"], ["once", "session", "always", "deny"]),
+        (["delete in root path", "x" * 501], ["once", "deny"]),
+        (["a\x00b"], ["once", "deny"]),
+        (["a\ud83d"], ["once", "deny"]),
+        (["a\u202eb"], ["once", "deny"]),
+        (["mcp_elicitation"], ["once", "deny"]),
+        ([], ["once", "deny"]),
+    ],
+)
+def test_only_what_names_a_kind_of_command_is_allowed_for_longer(patterns: list[str], choices: list[str]) -> None:
+    told = RunLog()
+    pauses = Pauses(told)
+    asking = RunApprovals(cast(Approvals, None), "a-session", (), pauses, on_session_grant=lambda _: None)
+    data = {"command": "rm -rf /x", "pattern_keys": patterns, "allow_permanent": True}
+    thread = threading.Thread(target=asking.ask, args=(data,), daemon=True)
+    thread.start()
+    wait_for(lambda: pauses.waits_for, "the question")
+    pauses.withdraw()
+    thread.join(10)
+    assert told.output("a-run", 0, 0)["events"][0]["choices"] == choices
 
 
 # ---- what is still tidied up when the session comes back

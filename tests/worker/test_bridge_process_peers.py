@@ -18,7 +18,15 @@ from worker.backends.bridge.process import endpoint
 pytestmark = [pytest.mark.component("hermes"), pytest.mark.timeout(180)]
 
 TALK = """\
-import json, pathlib, socket, sys
+import json, os, pathlib, socket, sys, time
+if sys.argv[2] == "detached":  # leave the parent, the group and its session
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    os.closerange(0, 3)
+    time.sleep(0.5)
 folder = pathlib.Path(sys.argv[1])
 told = json.loads((folder / "told.json").read_text())
 line = socket.socket(socket.AF_UNIX)
@@ -31,14 +39,6 @@ except OSError as error:
     answer = f"{type(error).__name__}"
 (folder / sys.argv[2]).write_text(f"heard: {answer}")
 """
-DETACHED = "nohup setsid sh -c 'sleep 0.5; exec {python} {talk} {folder} detached' >/dev/null 2>&1 & exit 0"
-
-
-@pytest.fixture(scope="module")
-def model(hermes_python: Path) -> Iterator[ScriptedModel]:
-    model = ScriptedModel()
-    yield model
-    model.close()
 
 
 @pytest.fixture(scope="module")
@@ -78,9 +78,7 @@ def test_who_started_it_is_heard(child: BridgeChild):
 @pytest.mark.parametrize("how", ["direct", "detached"])
 def test_a_tool_that_knows_all_is_not(child: BridgeChild, tmp_path: Path, how: str):
     talk = told(child, tmp_path)
-    command = f"{sys.executable} {talk} {tmp_path} direct"
-    if how == "detached":
-        command = DETACHED.format(python=sys.executable, talk=talk, folder=tmp_path)
+    command = f"{sys.executable} {talk} {tmp_path} {how}"
     wish = f"[[tool:terminal:{json.dumps({'command': command})}]] [[then]] [[say:tried]]"
     running = child.begin(wish)
     deadline = time.monotonic() + 60

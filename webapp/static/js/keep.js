@@ -1,8 +1,9 @@
 // What a person has opened or closed stays so, whatever the frames say of it. Thoughts fold when they have ended. What is
-// typed or chosen as an answer stays in its card, and goes to the field below when the card goes.
+// typed or chosen as an answer stays in its card, also over a reload, and goes to the field below when the card goes.
 'use strict';
 (() => {
   const touched = new WeakSet();
+  const restored = new WeakSet();
   const sent = new WeakMap(); // field of an answer -> what was sent of it
 
   document.addEventListener('click', (event) => {
@@ -11,8 +12,31 @@
   });
 
   document.addEventListener('input', (event) => {
-    if (event.target.closest('.answering') !== null) touched.add(event.target);
+    const field = event.target;
+    if (field.closest('.answering') === null) return;
+    touched.add(field);
+    if (field.id === '') return;
+    try {
+      sessionStorage.setItem(`draft:${field.id}`, field.value);
+    } catch {
+      // Storage is full or forbidden: the page itself still holds the text.
+    }
   });
+  const restore = () => {
+    for (const field of document.querySelectorAll('.answering .field[id]')) {
+      if (restored.has(field)) continue;
+      restored.add(field);
+      let kept = null;
+      try {
+        kept = sessionStorage.getItem(`draft:${field.id}`);
+      } catch {
+        return; // forbidden
+      }
+      if (!kept || touched.has(field)) continue;
+      field.value = kept;
+      touched.add(field);
+    }
+  };
   document.addEventListener('htmx:wsConfigSend', (event) => {
     const field = event.target.querySelector?.('.own .field');
     if (field != null) sent.set(field, field.value);
@@ -33,6 +57,7 @@
   Idiomorph.defaults.callbacks.beforeNodeMorphed = (old) => !(old instanceof Element && old.matches('.edit[open]'));
   Idiomorph.defaults.ignoreActiveValue = true;
 
+  portal.onChange(restore);
   portal.onChange(() => {
     for (const card of document.querySelectorAll('[data-late]')) {
       const id = CSS.escape(card.dataset.late);

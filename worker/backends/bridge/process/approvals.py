@@ -30,6 +30,7 @@ DECIDING = ("HERMES_YOLO_MODE", "HERMES_CRON_SESSION", "HERMES_INTERACTIVE")
 """Variables by which Hermes would decide without asking, or ask elsewhere. A profile's `.env` cannot set them."""
 MAX_COMMAND_CHARS = 512 * 1024  # of one that people can be asked about
 PER_CALL_KEYS = frozenset({"mcp_elicitation"})  # there is no pattern to remember
+MAX_PATTERN_CHARS = 500  # of one that is remembered
 
 
 class UnknownHermes(Exception):
@@ -143,6 +144,11 @@ def _is_too_long(data: dict[str, Any]) -> bool:
     return len(str(data.get("command", ""))) > MAX_COMMAND_CHARS
 
 
+def _can_be_remembered(pattern: str) -> bool:
+    """What is longer, or nobody could read, names no kind of command: it is asked for each time."""
+    return len(pattern) <= MAX_PATTERN_CHARS and pattern.isprintable() and pattern not in PER_CALL_KEYS
+
+
 _next_subagent: contextvars.ContextVar[str] = contextvars.ContextVar("portal_next_subagent", default="")
 
 
@@ -215,7 +221,7 @@ class RunApprovals:
         patterns = [str(key) for key in data.get("pattern_keys") or [data.get("pattern_key") or ""] if key]
         permanent = bool(data.get("allow_permanent", False))
         choices: list[Choice] = [choice for choice in CHOICES if permanent or choice != "always"]
-        if data.get("smart_denied") or not patterns or PER_CALL_KEYS.intersection(patterns):
+        if data.get("smart_denied") or not patterns or not all(map(_can_be_remembered, patterns)):
             choices, permanent = ["once", "deny"], False
         decision = self._pauses.ask_approval(
             str(data.get("command", "")), str(data.get("description", "")), patterns, choices, allow_permanent=permanent
