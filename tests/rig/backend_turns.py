@@ -18,6 +18,7 @@ class Switch:
         self._lock = threading.Lock()
         self._aborted = False
         self._stops: list[Callable[[], None]] = []
+        self._aborting: threading.Thread | None = None
 
     @property
     def aborted(self) -> bool:
@@ -36,6 +37,23 @@ class Switch:
             stops, self._stops = self._stops, []
         for stop in stops:
             stop()
+
+    def abort_aside(self, after: Callable[[], object] = lambda: None) -> None:
+        """Abort in another thread, as the portal does, when `after` has returned; once."""
+
+        def abort() -> None:
+            after()
+            self.abort()
+
+        if self._aborting is None:
+            self._aborting = threading.Thread(target=abort, name="abort")
+            self._aborting.start()
+
+    def join(self) -> None:
+        """Wait for that thread."""
+        if self._aborting is not None:
+            self._aborting.join(60)
+            assert not self._aborting.is_alive()
 
 
 @dataclass
@@ -70,14 +88,16 @@ def play(
     controls: Switch | None = None,
     on_item: Callable[[base.Item], None] = lambda item: None,
 ) -> Played:
-    """Read the whole stream. `on_item` sees each item as it comes."""
+    """Read the whole stream. `on_item` sees each item as it comes. An abort aside is over when it returns."""
     played = Played()
+    controls = controls or Switch()
     try:
-        for item in backend.stream(turn or a_turn(), controls or Switch()):
+        for item in backend.stream(turn or a_turn(), controls):
             played.items.append(item)
             on_item(item)
     except BackendError as error:
         played.error = error
+    controls.join()
     return played
 
 

@@ -170,8 +170,8 @@ def test_a_stop_is_confirmed():
 
 def abort_at(kind: type[base.Item], controls: Switch) -> Callable[[base.Item], None]:
     def on_item(item: base.Item) -> None:
-        if isinstance(item, kind) and not controls.aborted:
-            threading.Thread(target=controls.abort, daemon=True).start()
+        if isinstance(item, kind):
+            controls.abort_aside()
 
     return on_item
 
@@ -190,11 +190,11 @@ def test_a_gateway_that_takes_the_stop_and_goes_on_is_cut_after_the_grace():
     frames = Frames()
     controls = Switch()
     begun = time.monotonic()
-    with FakeGateway(script(frames.created(), *frames.text("so far"), Delay(20))) as gateway:
+    with FakeGateway(script(frames.created(), *frames.text("so far"), Delay(600))) as gateway:
         backend = a_backend(gateway, abort_grace_s=0.5)
         result = play(backend, controls=controls, on_item=abort_at(base.Text, controls))
         assert len(gateway.of(STOP)) == 1
-    assert time.monotonic() - begun < 3
+    assert 0.5 <= time.monotonic() - begun < 60
     assert result.error is None
     assert not result.of(base.Stopped)
 

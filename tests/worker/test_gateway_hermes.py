@@ -146,8 +146,8 @@ def test_an_approval_that_nobody_answers_is_withdrawn(hermes_gateway: HermesGate
 
 def abort_at(kind: type[base.Item], controls: Switch) -> Callable[[base.Item], None]:
     def on_item(item: base.Item) -> None:
-        if isinstance(item, kind) and not controls.aborted:
-            threading.Thread(target=controls.abort, daemon=True).start()
+        if isinstance(item, kind):
+            controls.abort_aside()
 
     return on_item
 
