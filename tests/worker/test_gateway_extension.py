@@ -13,6 +13,8 @@ from tests.rig.backend_turns import Played, Switch, play
 from tests.rig.gateway_turns import TURNS, a_backend
 from worker.backends import base
 from worker.backends.gateway import extension
+from worker.backends.gateway.client import Wire
+from worker.backends.gateway.stopper import Stopper
 
 APPROVAL = f"POST /v1/responses/{RESPONSE_ID}/approval"
 CLARIFY = f"POST /v1/responses/{RESPONSE_ID}/clarify"
@@ -197,6 +199,20 @@ def test_a_gateway_that_takes_the_stop_and_goes_on_is_cut_after_the_grace():
     assert 0.5 <= time.monotonic() - begun < 60
     assert result.error is None
     assert not result.of(base.Stopped)
+
+
+@pytest.mark.parametrize("was_cut", [True, False])
+def test_a_stream_that_was_cut_before_its_stop_was_sent_is_stopped_there_all_the_same(was_cut: bool):
+    """A process that stands still for longer than the grace; what ended by itself needs no stop."""
+    told: list[str] = []
+    wire = Wire()
+    stopper = Stopper(wire, told.append, grace_s=60)
+    stopper.known(RESPONSE_ID)
+    if was_cut:
+        wire.cut()
+    stopper.over()
+    stopper.begin()
+    assert told == ([RESPONSE_ID] if was_cut else [])
 
 
 def test_incomplete_without_a_stop_has_failed():
