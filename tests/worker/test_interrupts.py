@@ -138,7 +138,6 @@ def test_a_note_is_not_believed(sqlite_desk: Desk) -> None:
     assert desk.answer(run_id).content == "ab"
 
 
-@pytest.mark.timeout(240)
 def test_an_abort_at_any_moment_has_one_outcome(desk: Desk) -> None:
     """F36: 100 aborts at random moments of starting, streaming, tools, waiting and ending."""
     desk.start_threads()
@@ -175,7 +174,6 @@ def _ends(desk: Desk, run_id: str) -> list[str]:
     return [event.event for event in desk.events(run_id) if event.event in END_EVENTS]
 
 
-@pytest.mark.timeout(240)
 def test_a_cancel_that_races_the_claim_has_one_winner(desk: Desk) -> None:
     """F39: cancelled without effects, or run; never both. 100 rounds on each kind of database."""
     chance = random.Random(39)
