@@ -10,6 +10,15 @@ from shared import settings
 from shared.errors import BackendError
 from worker.backends import base
 
+_asides: list[threading.Thread] = []
+
+
+def aside(work: Callable[..., None], *arguments: Any) -> None:
+    """Do it in another thread, as the portal aborts and answers; `play` returns when it is done."""
+    thread = threading.Thread(target=work, args=arguments, name="aside")
+    _asides.append(thread)
+    thread.start()
+
 
 class Switch:
     """Controls whose abort is a call."""
@@ -18,7 +27,7 @@ class Switch:
         self._lock = threading.Lock()
         self._aborted = False
         self._stops: list[Callable[[], None]] = []
-        self._aborting: threading.Thread | None = None
+        self._is_aborting = False
 
     @property
     def aborted(self) -> bool:
@@ -39,21 +48,15 @@ class Switch:
             stop()
 
     def abort_aside(self, after: Callable[[], object] = lambda: None) -> None:
-        """Abort in another thread, as the portal does, when `after` has returned; once."""
+        """Abort aside when `after` has returned; once."""
 
         def abort() -> None:
             after()
             self.abort()
 
-        if self._aborting is None:
-            self._aborting = threading.Thread(target=abort, name="abort")
-            self._aborting.start()
-
-    def join(self) -> None:
-        """Wait for that thread."""
-        if self._aborting is not None:
-            self._aborting.join(60)
-            assert not self._aborting.is_alive()
+        if not self._is_aborting:
+            self._is_aborting = True
+            aside(abort)
 
 
 @dataclass
@@ -88,16 +91,18 @@ def play(
     controls: Switch | None = None,
     on_item: Callable[[base.Item], None] = lambda item: None,
 ) -> Played:
-    """Read the whole stream. `on_item` sees each item as it comes. An abort aside is over when it returns."""
+    """Read the whole stream. `on_item` sees each item as it comes."""
     played = Played()
-    controls = controls or Switch()
     try:
-        for item in backend.stream(turn or a_turn(), controls):
+        for item in backend.stream(turn or a_turn(), controls or Switch()):
             played.items.append(item)
             on_item(item)
     except BackendError as error:
         played.error = error
-    controls.join()
+    while _asides:
+        thread = _asides.pop()
+        thread.join(60)
+        assert not thread.is_alive()
     return played
 
 

@@ -1,6 +1,5 @@
 """What a gateway may add to `/v1/responses`: reasoning, status, to-dos, approvals, questions, stop (DESIGN 8)."""
 
-import threading
 import time
 from collections.abc import Callable
 
@@ -9,7 +8,7 @@ import pytest
 from shared.errors import BackendError
 from shared.protocol.events import Todo, Usage
 from tests.peers.gateway import RESPONSE_ID, Answer, Delay, FakeGateway, Frames, Step, WaitFor, json_answer, stream
-from tests.rig.backend_turns import Played, Switch, play
+from tests.rig.backend_turns import Played, Switch, aside, play
 from tests.rig.gateway_turns import TURNS, a_backend
 from worker.backends import base
 from worker.backends.gateway import extension
@@ -112,7 +111,7 @@ def answering(kind: type[base.Item], answer: str | None) -> Callable[[base.Item]
 
     def on_item(item: base.Item) -> None:
         if isinstance(item, kind):
-            threading.Thread(target=item.respond, args=(answer,), daemon=True).start()  # type: ignore[attr-defined]
+            aside(item.respond, answer)  # type: ignore[attr-defined]
 
     return on_item
 

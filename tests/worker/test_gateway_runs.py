@@ -1,6 +1,5 @@
 """A turn through `/v1/runs`: approvals, stop, lost streams (hermes/SURFACES.md 1.3)."""
 
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,7 +24,7 @@ from tests.peers.gateway import (
     run_script,
     stream,
 )
-from tests.rig.backend_turns import Played, Switch, a_turn, play, some_settings
+from tests.rig.backend_turns import Played, Switch, a_turn, aside, play, some_settings
 from worker.backends import base
 from worker.backends.gateway.backend import GatewayBackend
 
@@ -129,7 +128,7 @@ def test_an_approval_is_answered_once():
 def answering(choice: base.Choice) -> Callable[[base.Item], None]:
     def on_item(item: base.Item) -> None:
         if isinstance(item, base.ApprovalAsked):
-            threading.Thread(target=item.respond, args=(choice,), daemon=True).start()
+            aside(item.respond, choice)
 
     return on_item
 
