@@ -9,7 +9,7 @@ from tests.rig.bridge_journey import BridgeJourney
 from tests.rig.hermes import ScriptedModel
 from tests.rig.journey import Journey
 
-SHORT_S = 2
+SHORT_S = 4
 """How long the approvals of background runs wait here."""
 SKILL = "---\nname: demo-skill\ndescription: Shows how a skill is read.\n---\nThe body of the demo skill.\n"
 

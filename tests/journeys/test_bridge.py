@@ -332,7 +332,7 @@ def test_all_five_regions_are_shown_and_history_looks_like_live(
         run_id = person.say(
             bridge.wish(
                 f"[[think:First I look around.]] [[say:Look.]] [[todo]] {terminal('echo found it')} [[then]] "
-                f"{danger(target)} [[then]] [[hang:0.7]] [[say:All **done**.]]"
+                f"{danger(target)} [[then]] [[hang:4]] [[say:All **done**.]]"
             ),
             by="click",
         )

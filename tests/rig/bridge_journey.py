@@ -37,7 +37,7 @@ NO_GATEWAY = "http://127.0.0.1:9"
 """A gateway that is not there, so that no demo agent is started."""
 REVIEW = "Review the conversation above"
 """How Hermes begins what it asks itself after every tenth turn or so, in the background."""
-GONE_S = 15.0
+GONE_S = 60.0
 
 
 class BridgeJourney(Journey):
@@ -119,7 +119,7 @@ class BridgeJourney(Journey):
         """What `inspect portal_bridge` tells of each agent process of each worker."""
         environ = psutil.Process(self.portal.pid("worker")).environ()
         with make_celery(portal_settings.load(environ, cwd=self.portal.data_dir)) as celery:
-            told = celery.control.inspect(timeout=2)._request("portal_bridge") or {}
+            told = celery.control.inspect(timeout=30, limit=1)._request("portal_bridge") or {}
         return [process for processes in told.values() for process in processes]
 
     def workspace(self, session_id: str) -> Path:

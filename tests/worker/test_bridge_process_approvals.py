@@ -12,7 +12,7 @@ import pytest
 from tests.rig.bridge_child import BridgeChild, Running, Turn
 from tests.rig.hermes import ScriptedModel
 
-pytestmark = [pytest.mark.component("hermes"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.component("hermes"), pytest.mark.timeout(400)]
 
 PLUGIN = '''
 import threading
@@ -358,7 +358,7 @@ def test_twenty_sessions_ask_at_once_and_each_gets_its_own_answer(child: BridgeC
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     for run in running:
         assert run.end().last["event"] == "run.completed"
     assert [target.is_there for target in targets] == [place % 2 == 0 for place in range(20)]

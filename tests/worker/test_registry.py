@@ -121,7 +121,7 @@ def test_what_was_made_for_a_profile_that_is_gone_is_closed(tmp_path: Path, monk
         made.backend_for("cli", profile)
     assert made.profiles() == {"stays", "goes"}
     made.forget({"goes"})
-    assert children[2].closed.wait(5)
+    assert children[2].closed.wait(60)
     assert made.profiles() == {"stays"}
     assert not children[0].closed.is_set()
     assert not children[1].closed.is_set()
