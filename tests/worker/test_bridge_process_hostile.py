@@ -1,5 +1,6 @@
 """What models say that is made to break the child: long, odd and endless texts, commands that nobody could read."""
 
+import http.server
 import json
 import secrets
 import sys
@@ -7,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 
@@ -208,6 +209,40 @@ def test_a_stop_ends_every_tool_of_a_step_and_begins_none(child: BridgeChild) ->
     child.wait_for(lambda: not any(processes_with(mark) for mark in marks))
     assert child.play("[[say:next]]").text == "next"
     assert not any(processes_with(mark) for mark in marks)
+
+
+class Listener(http.server.BaseHTTPRequestHandler):
+    """A server of models that lets nobody in, a moment later, and keeps with which key each model was asked for."""
+
+    asked: ClassVar[set[tuple[str, str]]] = set()
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.asked.add((body["model"], self.headers["Authorization"]))
+        time.sleep(0.2)
+        self.send_error(401)
+
+    def log_message(self, *_: Any) -> None: ...
+
+
+def test_models_of_sessions_at_once_are_asked_for_each_with_its_own_key(child: BridgeChild) -> None:
+    """CASES 162: one session changes its model while the other is in the middle of its turn."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Listener) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}/v1"
+        for number in range(2):
+            begun = [
+                child.begin(
+                    "hello",
+                    session_id=f"own-{session}",
+                    model={"name": f"{session}{number}", "base_url": address, "api_key": f"key-of-{session}{number}"},
+                )
+                for session in "ab"
+            ]
+            assert [each.end().last["code"] for each in begun] == ["auth_failed"] * 2
+        server.shutdown()
+    wanted = {(f"{session}{number}", f"Bearer key-of-{session}{number}") for session in "ab" for number in range(2)}
+    assert Listener.asked == wanted
 
 
 # ---- a full disk

@@ -18,7 +18,7 @@ from tests.rig.worker_process import FAST
 from tests.worker.bridge_desk import BridgeDesk
 from tests.worker.conftest import Desk
 
-ROUNDS = 12
+ROUNDS = 10
 LIMIT_S = 0.4  # of an approval here: a second is the least that the setting takes
 APPROVAL = {
     "event": "approval.requested", "approval_id": "a1", "command": "rm -rf /x", "description": "delete in root path",
@@ -81,12 +81,27 @@ def test_of_answers_a_deadline_and_a_stop_at_once_one_wins_and_the_agent_hears_i
         if row.state == "answered" and state == "completed":
             assert [each.get("choice", each.get("answer")) for each in heard] == [row.choice or row.answer]
         elif row.state == "expired" and state == "completed":
-            assert [each.get("choice", each.get("answer")) for each in heard] == ["deny" if row.choice else None]
+            assert [each.get("choice", each.get("answer")) for each in heard] == [
+                "deny" if kind == "approval" else None
+            ]
         elif row.state == "withdrawn":
             assert state == "aborted"
             assert not any(each.get("choice", "deny") != "deny" or each.get("answer") for each in heard)
         resolved = [event for event in bridge.desk.events(run_id) if event.event.endswith(".resolved")]
         assert {event.data.reason for event in resolved} == {row.state}
+
+
+def test_an_answer_that_is_only_found_at_the_deadline_counts_and_is_told(
+    bridge: BridgeDesk, home: ScriptedHome
+) -> None:
+    """Whoever took it could tell neither the pages nor the worker, which looks nowhere here but at its deadline."""
+    home.script(turn=[APPROVAL, {"wait_either": ["approval_respond", "interrupt"]}])
+    run_id = bridge.begin("go")
+    bridge.answer(bridge.asked(run_id), choice="once")
+    assert bridge.ended(run_id) == ("completed", None)
+    assert [each["choice"] for each in home.requests("approval_respond")] == ["once"]
+    (told,) = [event.data for event in bridge.desk.events(run_id) if event.event == "approval.resolved"]
+    assert (told.reason, told.choice) == ("answered", "once")
 
 
 @pytest.mark.parametrize("at_once", [False, True])
