@@ -4,6 +4,7 @@ Write in `transaction(factory)`: on SQLite only such a transaction takes the wri
 2.2), so that it waits for other writers instead of failing half-way. Driver errors leave this module as ours.
 """
 
+import random
 import sqlite3
 import threading
 import time
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 BUSY_TIMEOUT_S: Final = 5.0
 BUSY_LOOK_S: Final = 0.001
 STATEMENT_TIMEOUT_S: Final = 10.0
+CROSSED_PAUSE_S: Final = 0.1  # at most before the second try; four times that before the third
 POOL_TIMEOUT_S: Final = 10.0
 SQLITE_CONNECTIONS: Final = 100
 POSTGRES_CONNECTIONS: Final = 40  # its default limit is 100, for all processes together
@@ -225,7 +227,8 @@ def transaction(factory: sessionmaker[Session], *, write: bool = True) -> Iterat
 
 
 def in_transaction(factory: sessionmaker[Session], work: Callable[[Session], T], *, tries: int = 3) -> T:
-    """`work(db)` in a writing transaction, made again after a deadlock or a serialisation error.
+    """`work(db)` in a writing transaction, made again after a deadlock or a serialisation error, and after a moment: at
+    once it would take the row that was just given up before the other one does, and both would cross again.
 
     `work` may run several times, so it does nothing but database work. Raises as `transaction` does.
     """
@@ -236,6 +239,7 @@ def in_transaction(factory: sessionmaker[Session], work: Callable[[Session], T],
         except CrossedTransactions:
             if not left:
                 raise
+        time.sleep(random.uniform(0.5, 1.0) * CROSSED_PAUSE_S * 4 ** (tries - 1 - left))  # noqa: S311 - no secret
     raise AssertionError("unreachable")
 
 

@@ -18,6 +18,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, sessionmaker
 
 from shared.database import (
+    CROSSED_PAUSE_S,
     alembic_config,
     in_transaction,
     is_current,
@@ -207,16 +208,19 @@ def test_crossed_transactions_are_made_again(postgres_url: str) -> None:
 
 
 def test_what_crosses_every_time_is_given_up_after_three_tries(postgres_url: str) -> None:
+    """Each after a longer moment, in which who it crosses with may take what it has given up."""
     engine = make_engine(postgres_url)
     tries = []
 
     def always_refused(db: Session) -> None:
-        tries.append(1)
+        tries.append(time.monotonic())
         db.execute(text("DO $$ BEGIN RAISE EXCEPTION 'crossed' USING ERRCODE = 'serialization_failure'; END $$"))
 
     with pytest.raises(Unavailable):
         in_transaction(make_session_factory(engine), always_refused)
     assert len(tries) == 3
+    assert tries[1] - tries[0] >= CROSSED_PAUSE_S / 2
+    assert tries[2] - tries[1] >= 2 * CROSSED_PAUSE_S
     engine.dispose()
 
 

@@ -77,7 +77,7 @@ def test_a_note_arrives_within_milliseconds(redis_server: RedisServer) -> None:
         listener.wait_for(n + 1)
         delays.append(listener.got[n][1] - began)
     listener.close()
-    assert min(delays) < 0.010
+    assert min(delays) < 0.05
     assert sorted(delays)[15] < 0.2, "a machine that is busy with other things is slow, but nobody polls"
 
 
