@@ -95,7 +95,7 @@ def mark_of_state(state: str) -> Mark:
 
 def _note(state: str) -> str:
     return {
-        "ready": _("Its agent runs and takes turns."),
+        "ready": _("Its process runs."),
         "starting": _("Its agent is being started."),
         "idle": _("Its agent starts with the first turn."),
         "failed": _("Its agent did not start. It is tried again with the next turn."),

@@ -15,7 +15,10 @@ from celery.worker import control as celery_control
 from celery.worker.control import control_command, inspect_command
 
 from shared import clock, task_names
+from shared.database import transaction
+from shared.store import catalogue
 from worker import lifecycle
+from worker.backends.registry import DEFAULT_PROFILE, Backends
 from worker.heartbeat import facts_of
 from worker.runs.revoked import cancel_revoked
 
@@ -96,11 +99,21 @@ def portal_bridge(state: Any) -> list[dict[str, Any]]:
     args=[("profile", str), ("at_once", _flag("at_once"))], signature="[profile [at_once=true|false]]"
 )
 def portal_bridge_restart(state: Any, profile: str | None = None, at_once: bool = False) -> dict[str, str]:
-    """Start the agent processes again, of one profile (`default`: that of the settings) or of all. Turns that run there
-    go on to their end in the old process, unless it is to be `at_once`."""
-    found = lifecycle.current().backends.holding_agents(profile)
+    """Start the agent processes again, of one profile (`default`: that of HERMES_HOME), or of all without one. Turns
+    that run there go on to their end in the old process, unless it is to be `at_once`."""
+    backends = lifecycle.current().backends
+    found = backends.holding_agents(profile)
+    if profile is not None and not found:
+        known = _profile_names(backends)
+        if profile not in known:
+            return {"error": f"There is no profile {profile!r}. There are: {', '.join(known)}"}
     runs = sum(backend.restart(at_once=at_once) for backend in found)
     return {"ok": f"{len(found)} started again; {runs} turns {'are ended' if at_once else 'go on to their end'}"}
+
+
+def _profile_names(backends: Backends) -> list[str]:
+    with transaction(backends.factory, write=False) as db:
+        return [DEFAULT_PROFILE, *(row.name for row in catalogue.profiles(db))]
 
 
 @control_command(args=[("session_id", str)], signature="<session_id>")  # type: ignore[untyped-decorator]

@@ -72,6 +72,15 @@ def test_the_plus_opens_a_chat_with_hermes(bridge: BridgeJourney, chromium: Chro
         is_answered_by_hermes(bridge, page, f"Hermes by {by}")
 
 
+def test_the_shell_is_told_that_hermes_answers(bridge: BridgeJourney) -> None:
+    environ = bridge.portal.environ
+    (gateway, *_) = [line for line in run_portal("doctor", environ=environ).stdout.splitlines() if " gateway " in line]
+    assert "new chats go to the installed Hermes, the demo agent answers chats by API" in gateway
+    assert "cli          Hermes  can: " in run_portal("provider", "list", environ=environ).stdout
+    tested = run_portal("provider", "test", "bridge", environ=environ).stdout
+    assert tested.startswith("Hermes 0.19.0 "), "it was asked, whatever the scripted model says"
+
+
 def test_a_program_that_names_no_source_gets_hermes(bridge: BridgeJourney) -> None:
     made = bridge.post("/api/chat/sessions")
     assert made.status_code == 201

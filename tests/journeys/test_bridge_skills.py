@@ -67,7 +67,7 @@ def test_a_skill_that_was_edited_is_asked_about_again_and_not_sent_before(
         assert person.page.inner_text("#sha256") == sha256
         main = person.page.inner_text("main")
         assert "It has changed since you agreed to it" in main
-        assert "of the profile" in main
+        assert "this profile" in main
         person.page.get_by_role("button", name="Agree to this text").click()
         person.page.wait_for_url(f"**/chat/{session_id}")
         person.wait_live()

@@ -89,6 +89,10 @@ class Bridges:
     def tell(self, command: str, **arguments: Any) -> list[str]:
         return [str(answer["ok"]) for answer in self._asked(command, **arguments)]
 
+    def refused(self, command: str, profile: str) -> str:
+        (answer,) = self._asked(command, profile=profile)
+        return str(answer["error"])
+
     def _asked(self, command: str, **arguments: Any) -> list[Any]:
         """The answers of all workers, which may have one name."""
         answers = self.app.control.broadcast(
@@ -164,6 +168,7 @@ def test_an_operator_may_start_the_children_again(bridges: Bridges, at_once: boo
     slow = bridges.submit("[[stream:300:20]]", session_id)
     bridges.send(slow)
     desk.wait(lambda: desk.seen_text(slow), what="some text")
+    assert "There is no profile 'nobody'. There are: default" in bridges.refused("portal_bridge_restart", "nobody")
     (told,) = bridges.tell("portal_bridge_restart", at_once=at_once)
     assert told == f"1 started again; 1 turns {'are ended' if at_once else 'go on to their end'}"
     desk.wait_final(slow)

@@ -174,7 +174,7 @@ def _new_name(given: str, known: Sequence[Profile]) -> str:
     except errors.InvalidCommand:
         raise errors.InvalidCommand(BAD_NAME) from None
     if name.casefold() == DEFAULT:
-        raise errors.InvalidCommand("This name is taken: it is the profile of the settings.")
+        raise errors.InvalidCommand("This name is taken: the default profile has it.")
     if any(each.name == name for each in known):
         raise errors.InvalidCommand("There is a profile of this name already.")
     return name
@@ -197,7 +197,7 @@ def _home(web: WebContext, given: str, row: Profile | None, known: Sequence[Prof
     others += [(each.name, Path(each.hermes_home)) for each in known if each.hermes_home]
     for name, other in others:
         if other.resolve() == real and (row is None or name != row.name):
-            raise errors.InvalidCommand("Another profile has this home already: two never share one.")
+            raise errors.InvalidCommand("Another profile has this home already: choose another folder.")
     unchanged = row is not None and row.hermes_home == str(home)
     if not unchanged and _is_local(web) and not _is_folder(home):
         raise errors.InvalidCommand("There is no such folder on this machine.")

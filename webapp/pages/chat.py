@@ -123,7 +123,7 @@ def agree_to_skill(folder_name: str) -> ResponseReturnValue:
 
 
 def _origins() -> dict[str, str]:
-    return {"profile": _("of the profile"), "portal": _("of the portal")}
+    return {"profile": _("this profile"), "portal": _("the portal")}
 
 
 @bp.get("/chat/<session_id>/older")
