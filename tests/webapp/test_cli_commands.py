@@ -329,6 +329,12 @@ def test_doctor_says_who_answers_where_no_gateway_is_configured(
     assert ("new chats go to the installed Hermes" in found["gateway"]["detail"]) is is_found
 
 
+def test_doctor_looks_at_what_answers_also_without_redis(migrated: Environ) -> None:
+    code, found = findings(migrated | {"REDIS_URL": "redis://127.0.0.1:1"})
+    assert (code, found["redis"]["status"], found["gateway"]["status"]) == (1, "fault", "warning")
+    assert "none is configured" in found["gateway"]["detail"]
+
+
 def test_doctor_looks_at_the_data_directory_it_is_given(migrated: Environ, tmp_path: Path) -> None:
     given = migrated["PORTAL_DATA_DIR"]
     elsewhere = migrated | {"PORTAL_DATA_DIR": str(tmp_path / "elsewhere")}
