@@ -129,7 +129,7 @@ def chat_of(view: Snapshot, facts: Facts, settled: Settled) -> Chat:
             run_id="" if view.active is None else view.active.id,
             fence=0 if view.active is None else view.active.fence,
         ),
-        is_archived=session.status == "ARCHIVED",
+        is_archived=session.status == "ARCHIVED" and session.deleted_at is None,
         relay_up=view.relay_up,
         signal=signal_of(active),
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Page
@@ -252,7 +253,23 @@ def test_a_permission_is_revoked_by_keyboard(watched: Watched, portal: Portal) -
     page.wait_for_url("**/profiles/default?done=revoked")
     assert "Nothing is allowed always" in page.inner_text("#allowed")
     page.click("[data-dismiss]")
-    assert page.locator("#notices .notice").count() == 0
+    assert page.locator(".notice").count() == 0
+
+
+COVERED = """() => [...document.querySelectorAll('.main :is(a, button, h1, h2)')].filter(element => {
+    const box = element.getBoundingClientRect();
+    const at = document.elementFromPoint(box.left + box.width / 2, box.top + box.height / 2);
+    return box.bottom < innerHeight && element.checkVisibility() && !element.contains(at);
+}).map(element => element.textContent)"""
+
+
+@pytest.mark.parametrize("size", [{"width": 1440, "height": 900}, PHONE], ids=["wide", "phone"])
+def test_the_word_of_what_was_done_covers_nothing(chromium: Chromium, portal: Portal, size: dict[str, Any]) -> None:
+    with chromium.page(**size) as watched:
+        for path in ("/profiles?done=added", "/profiles/default?done=revoked", "/models?done=removed"):
+            page = go(watched.page, portal, path)
+            page.wait_for_selector(".notice[data-state=done]")
+            assert page.evaluate(COVERED) == []
 
 
 def test_removing_takes_a_second_click(watched: Watched, portal: Portal) -> None:
