@@ -437,6 +437,33 @@ def test_turns_that_wait_while_the_home_changes_all_get_the_child_of_the_new_one
     assert (len(found), len(set(found)), manager.starts) == (2, 1, 2)
 
 
+def test_a_slow_look_at_where_the_home_is_does_not_end_the_child_of_a_later_one(
+    home: ScriptedHome, tmp_path: Path
+) -> None:
+    """The turn that read the old place before the profile was changed, and got to its child after."""
+    home.script()
+    later = ScriptedHome(tmp_path / "later").path
+    has_read, may_go = threading.Event(), threading.Event()
+
+    def find_home() -> Path:
+        if threading.current_thread() is slow and not has_read.is_set():
+            has_read.set()
+            may_go.wait(60)
+            return home.path
+        return later
+
+    manager = BridgeManager(home.settings(), find_home, program=home.manager()._program)
+    found: list[Child] = []
+    slow = threading.Thread(target=lambda: found.append(manager.take("run-slow")))
+    slow.start()
+    assert has_read.wait(60)
+    child = taken(manager)
+    may_go.set()
+    slow.join(60)
+    manager.close()
+    assert (found, manager.starts) == ([child], 1)
+
+
 # ---- it dies, or is to end
 
 

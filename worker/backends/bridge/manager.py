@@ -6,6 +6,7 @@ A child that is to be replaced goes on with the runs it has, and takes no new on
 own, which goes with it: agents that are killed leave files behind, with what people said and what shells know.
 """
 
+import itertools
 import math
 import secrets
 import shutil
@@ -50,6 +51,14 @@ class Places:
         shutil.rmtree(self.temp, ignore_errors=True)
 
 
+@dataclass(frozen=True)
+class _Look:
+    """Where the home was when it was asked for: looks end in another order than they begin."""
+
+    number: int
+    home: Path
+
+
 class BridgeManager:
     """Safe from any thread. `find_home` is asked at each turn, so that a changed profile is noticed; it raises a
     BackendError, or Unavailable. `find_key_names`: the variables that hold keys of models, kept from the child.
@@ -82,6 +91,8 @@ class BridgeManager:
         self._start_at = 0.0  # monotonic: not before
         self._again: threading.Timer | None = None
         self._starts = 0
+        self._numbers = itertools.count()
+        self._looked = 0  # the number of the look that the current child is of
         self._is_starting = False
         self._closed = False
 
@@ -164,24 +175,31 @@ class BridgeManager:
 
     def _taken(self, run_id: str) -> Child | None:
         """None after a moment, or after the beginning of a start. Raises BackendUnavailable, Unavailable."""
-        home = self._find_home()
+        look = self._look()
         with self._changed:
-            child = self._usable(home)
+            child = self._usable(look)
             if child is not None and child.join(run_id):
                 return child
             if not self._may_start():
                 self._changed.wait(LOOK_S)
                 return None
             self._is_starting = True
-        self._start(home)
+        self._start(look)
         return None
 
-    def _usable(self, home: Path) -> Child | None:
+    def _look(self) -> "_Look":
+        """Raises BackendRefused, Unavailable."""
+        number = next(self._numbers)
+        return _Look(number, self._find_home())
+
+    def _usable(self, look: "_Look") -> Child | None:
         """Under the lock: the current child if it is ready and of that home. Raises BackendUnavailable when none will
         come soon."""
         self._check_open()
         child = self._current
-        if child is not None and self._children[child].home != home:
+        if child is not None and self._children[child].home != look.home:
+            if look.number < self._looked:
+                return None  # it was slow: the child is of a later look
             log.info("bridge.home_changed", bridge=self._label)
             child.retire()
             child = self._current = None
@@ -203,11 +221,11 @@ class BridgeManager:
         is_free = self._current is None and not self._is_starting and not self._closed
         return is_free and time.monotonic() >= self._start_at
 
-    def _start(self, home: Path) -> None:
+    def _start(self, look: "_Look") -> None:
         """By who has set `_is_starting`, and without the lock: files and the database are read, and a Python may be
         asked, which others shall not wait for. Raises StartFailed, Unavailable."""
         try:
-            spec, places = self._prepared(home)
+            spec, places = self._prepared(look.home)
         except BaseException as error:
             with self._changed:
                 self._is_starting = False
@@ -221,6 +239,7 @@ class BridgeManager:
             if not self._closed:
                 self._failure = None
                 self._starts += 1
+                self._looked = look.number
                 child = Child(spec, self._on_change)
                 self._current, self._children[child] = child, places
                 child.start()
@@ -314,12 +333,12 @@ class BridgeManager:
     def _start_quietly(self) -> None:
         """Nobody waits for it: what is wrong shows when somebody does."""
         try:
-            home = self._find_home()
+            look = self._look()
             with self._changed:
                 if not self._may_start():
                     return
                 self._is_starting = True
-            self._start(home)
+            self._start(look)
         except PlatformError as error:
             log.warning("bridge.not_started", bridge=self._label, code=error.code)
 
