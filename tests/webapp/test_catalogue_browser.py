@@ -151,7 +151,7 @@ def test_a_skill_is_found_and_chosen_by_keyboard_and_goes_with_the_turn(watched:
     assert page.locator(".skill").count() == 4
     page.keyboard.type("what TRANS")
     assert page.locator(".skill:not([hidden])").all_inner_texts() == [
-        "Translate translate · of the portal\nWhat translate does"
+        "Translate translate · the portal\nWhat translate does"
     ]
     page.keyboard.press("Enter")
     assert page.locator(".pick-skill[open]").count() == 0
