@@ -4,6 +4,7 @@ Write in `transaction(factory)`: on SQLite only such a transaction takes the wri
 2.2), so that it waits for other writers instead of failing half-way. Driver errors leave this module as ours.
 """
 
+import random
 import sqlite3
 import threading
 import time
@@ -13,7 +14,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import Connection, Engine, Float, create_engine, event, exc, inspect, make_url, select, text
+from sqlalchemy import (
+    Connection,
+    CursorResult,
+    Delete,
+    Engine,
+    Float,
+    Update,
+    create_engine,
+    event,
+    exc,
+    inspect,
+    make_url,
+    select,
+    text,
+)
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.sql.compiler import SQLCompiler
@@ -29,6 +44,7 @@ if TYPE_CHECKING:
 BUSY_TIMEOUT_S: Final = 5.0
 BUSY_LOOK_S: Final = 0.001
 STATEMENT_TIMEOUT_S: Final = 10.0
+CROSSED_PAUSE_S: Final = 0.1  # at most before the second try; four times that before the third
 POOL_TIMEOUT_S: Final = 10.0
 SQLITE_CONNECTIONS: Final = 100
 POSTGRES_CONNECTIONS: Final = 40  # its default limit is 100, for all processes together
@@ -211,7 +227,8 @@ def transaction(factory: sessionmaker[Session], *, write: bool = True) -> Iterat
 
 
 def in_transaction(factory: sessionmaker[Session], work: Callable[[Session], T], *, tries: int = 3) -> T:
-    """`work(db)` in a writing transaction, made again after a deadlock or a serialisation error.
+    """`work(db)` in a writing transaction, made again after a deadlock or a serialisation error, and after a moment: at
+    once it would take the row that was just given up before the other one does, and both would cross again.
 
     `work` may run several times, so it does nothing but database work. Raises as `transaction` does.
     """
@@ -222,6 +239,7 @@ def in_transaction(factory: sessionmaker[Session], work: Callable[[Session], T],
         except CrossedTransactions:
             if not left:
                 raise
+        time.sleep(random.uniform(0.5, 1.0) * CROSSED_PAUSE_S * 4 ** (tries - 1 - left))  # noqa: S311 - no secret
     raise AssertionError("unreachable")
 
 
@@ -281,6 +299,13 @@ def _postgresql_now(_element: db_now, _compiler: SQLCompiler, **_: Any) -> str:
 def db_time(db: Session) -> float:
     """The database's clock, now, in seconds since 1970."""
     return float(db.execute(select(db_now())).scalar_one())
+
+
+def rows_changed(db: Session, statement: Update | Delete) -> int:
+    """Execute the statement; gives how many rows it changed."""
+    result = db.execute(statement)
+    assert isinstance(result, CursorResult)
+    return result.rowcount
 
 
 # ---- migrations

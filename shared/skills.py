@@ -3,6 +3,7 @@
 Untrusted text: read with limits, never followed out, and what is no plain file is left alone (S32, S34).
 """
 
+import hashlib
 import os
 import re
 import stat
@@ -37,6 +38,15 @@ class Skill:
     source: Source = "profile"
 
 
+@dataclass(frozen=True)
+class Content:
+    """The text of a skill; `sha256` is of the bytes of its file."""
+
+    text: str
+    sha256: str
+    source: Source
+
+
 def listed(home: Path, data_dir: Path) -> list[Skill]:
     """What a session of the profile with that home may choose from, by folder name: the skills of the home, and those
     of the portal's own folder (`<data dir>/skills`). Of two with one name the profile's own counts."""
@@ -50,16 +60,18 @@ def any_listed(home: Path, data_dir: Path) -> bool:
     return any(True for root in (home, data_dir) for _ in _files(root))
 
 
-def text_of(home: Path, data_dir: Path, folder_name: str) -> str | None:
+def read(home: Path, data_dir: Path, folder_name: str) -> Content | None:
     """The whole SKILL.md of a skill, up to MAX_BYTES; None when there is none of that name that can be read."""
-    found = (path for root in (home, data_dir) for path in _files(root) if path.parent.name == folder_name)
-    path = next(found, None)
-    if path is None:
-        return None
-    content = _content(path, MAX_BYTES + 1)
-    if content is None or len(content) > MAX_BYTES:
-        return None
-    return storable(content.decode("utf-8", "replace"))
+    roots: tuple[tuple[Path, Source], ...] = ((home, "profile"), (data_dir, "portal"))
+    for root, source in roots:
+        for path in _files(root):
+            if path.parent.name == folder_name:
+                content = _content(path, MAX_BYTES + 1)
+                if content is None or len(content) > MAX_BYTES:
+                    return None
+                text = storable(content.decode("utf-8", "replace"))
+                return Content(text, hashlib.sha256(content).hexdigest(), source)
+    return None
 
 
 def _in(root: Path, source: Source) -> list[Skill]:

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from shared.database import make_engine, make_session_factory, migrate, transaction
 from tests.rig.bridge import HermesHome
+from tests.rig.chromium import Chromium
 from tests.rig.hermes import HermesGateway, ScriptedModel, hermes_venv
 from tests.rig.postgres_server import PostgresRig
 from tests.rig.redis_server import RedisServer
@@ -131,6 +132,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if {"hermes_gateway", "hermes_python", "hermes_home"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.timeout(1200))
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Chromium]:
+    made = Chromium()
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="session")

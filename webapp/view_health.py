@@ -95,11 +95,11 @@ def mark_of_state(state: str) -> Mark:
 
 def _note(state: str) -> str:
     return {
-        "ready": _("Its agent runs and takes turns."),
+        "ready": _("Its process runs."),
         "starting": _("Its agent is being started."),
         "idle": _("Its agent starts with the first turn."),
         "failed": _("Its agent did not start. It is tried again with the next turn."),
-        "missing": _("Its home is not there, or cannot be read: turns fail."),
+        "missing": _("Its home is not there, or cannot be read or written: turns fail."),
         "absent": _("No installed Hermes was found where the workers run."),
     }.get(state, "")
 

@@ -11,6 +11,7 @@ from shared.database import db_time, transaction
 from shared.models import ChatMessage, ChatSession, Run
 from shared.protocol.events import Usage as TokensUsed
 from shared.run_state import WAITING, RunState
+from shared.store import pauses
 from shared.store.chat_sessions import SessionRow
 from shared.transcript import Transcript
 from webapp import render, rights
@@ -87,7 +88,17 @@ def facts_for(
         runs |= {run.id: run for run in db.scalars(select(Run).where(Run.id.in_(origins)))} if origins else {}
         again = select(Run).where(Run.session_id == session.id, Run.retry_of.in_(run_ids)).order_by(Run.position)
         retries = {run.retry_of: run for run in db.scalars(again) if run.retry_of} if run_ids else {}
-    return Facts(session.id, viewer, runs, retries, settled.is_demo and session.source == "api_server")
+        late = pauses.late_answers(db, run_ids)
+    return Facts(
+        session.id,
+        viewer,
+        runs,
+        retries,
+        is_demo=settled.is_demo and session.source == "api_server",
+        profile=session.profile,
+        skill_folder=session.skill_folder,
+        late=late,
+    )
 
 
 # ---- the session
@@ -118,7 +129,7 @@ def chat_of(view: Snapshot, facts: Facts, settled: Settled) -> Chat:
             run_id="" if view.active is None else view.active.id,
             fence=0 if view.active is None else view.active.fence,
         ),
-        is_archived=session.status == "ARCHIVED",
+        is_archived=session.status == "ARCHIVED" and session.deleted_at is None,
         relay_up=view.relay_up,
         signal=signal_of(active),
     )

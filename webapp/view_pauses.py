@@ -2,6 +2,7 @@
 
 import time
 import unicodedata
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup, escape
@@ -9,7 +10,7 @@ from markupsafe import Markup, escape
 from shared.transcript import Approval, Clarification, Pause, Transcript
 from webapp.render import _
 from webapp.view_process import one_line
-from webapp.views import Ask, Decision, Mark, Option
+from webapp.views import Ask, Decision, LateAnswer, Mark, Option
 
 _ODD = frozenset("\u00ad\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0\u2800")
 
@@ -92,8 +93,50 @@ def _shown(character: str) -> Markup:
     return escape(character)
 
 
-def decisions(t: Transcript) -> tuple[Decision, ...]:
-    return tuple(_decision(pause) for pause in t.pauses if not pause.is_open)
+def decisions(t: Transcript, late: Sequence[LateAnswer] = ()) -> tuple[Decision, ...]:
+    """Of all that is decided, but for what `late` shows as a card."""
+    shown = {card.pause_id for card in late}
+    return tuple(_decision(pause) for pause in t.pauses if not pause.is_open and _id_of(pause) not in shown)
+
+
+def _id_of(pause: Pause) -> str:
+    return pause.clarify_id if isinstance(pause, Clarification) else pause.approval_id
+
+
+def late_queue_id(clarify_id: str) -> str:
+    """Of the turn in which a late answer is sent: it is sent once, however often the button is pressed."""
+    return f"late-{clarify_id}"
+
+
+def late_answers(
+    t: Transcript, viewer: Viewer, kept: Mapping[str, str], sent: Collection[str]
+) -> tuple[LateAnswer, ...]:
+    """The questions whose answer may still be sent, as a turn: those that nobody answered in time, and those with an
+    answer that came too late and is `kept`. `sent`: queue ids of the turns there are."""
+    if not viewer.may_send:
+        return ()
+    return tuple(
+        _late_answer(pause, kept.get(pause.clarify_id, ""))
+        for pause in t.pauses
+        if isinstance(pause, Clarification)
+        and not pause.is_open
+        and (pause.reason == "expired" or pause.clarify_id in kept)
+        and late_queue_id(pause.clarify_id) not in sent
+    )
+
+
+def _late_answer(pause: Clarification, text: str) -> LateAnswer:
+    is_choice = text in pause.choices
+    done = _decision(pause)
+    return LateAnswer(
+        id=done.id,
+        pause_id=pause.clarify_id,
+        queue_id=late_queue_id(pause.clarify_id),
+        mark=Mark(done.mark.state, done.text),
+        question=visible(pause.question),
+        choices=tuple(Option(choice, choice, is_choice and choice == text) for choice in pause.choices),
+        text="" if is_choice else text,
+    )
 
 
 def _decision(pause: Pause) -> Decision:

@@ -1,20 +1,16 @@
-"""What a new chat can be begun with: what answers, what it can do, and why something cannot be had here.
-
-What works is the workers' to say. While nobody can tell (no worker, no Redis), nothing is taken away: a turn waits
-until somebody can run it.
-"""
+"""What a new chat can be begun with: what answers, what it can do, and why something cannot be had here."""
 
 from collections.abc import Sequence
 
-from shared.relay.presence import SourceFacts, WorkerFacts
+from shared.relay.presence import WorkerFacts
 from webapp import rights
 from webapp.auth import Principal
 from webapp.context import WebContext
 from webapp.errors import told
+from webapp.found import API, BRIDGE, fault_of, has_no_home, usual_source
 from webapp.render import _
 from webapp.views import Source, agent_of
 
-API, BRIDGE = "api_server", "cli"
 NOTHING_SPECIAL = ("No Hermes was found", "No gateway is configured")
 WHY_CHARS = 1_000  # what Redis holds is not to be trusted with our pages
 
@@ -25,9 +21,7 @@ def sources_of(web: WebContext, principal: Principal) -> tuple[Source, ...]:
         return ()
     living = web.workers.now() or []
     api, bridge = _api(web, principal, living), _bridge(principal, living)
-    is_bridge_known = bridge.is_offered and any(_facts_of(worker, BRIDGE) for worker in living)
-    bridge_first = is_bridge_known and (web.settings.is_demo or not api.is_offered)
-    return (bridge, api) if bridge_first else (api, bridge)
+    return (bridge, api) if usual_source(web) == BRIDGE else (api, bridge)
 
 
 def source_of(sources: Sequence[Source], wanted: str | None) -> Source | None:
@@ -40,7 +34,7 @@ def _api(web: WebContext, principal: Principal, living: Sequence[WorkerFacts]) -
     agent = agent_of(API, is_demo=web.settings.is_demo)
     if web.settings.is_demo:
         return Source(API, agent, _("API (demo)"), _("The built-in demo agent: nothing real is run"))
-    fault = _fault(living, API)
+    fault = fault_of(living, API)
     return Source(
         API,
         agent,
@@ -52,12 +46,12 @@ def _api(web: WebContext, principal: Principal, living: Sequence[WorkerFacts]) -
 
 
 def _bridge(principal: Principal, living: Sequence[WorkerFacts]) -> Source:
-    fault, why_not = _fault(living, BRIDGE), ""
+    fault, why_not = fault_of(living, BRIDGE), ""
     connect = ""
     if fault is not None:
         why_not = _("No installed Hermes was found.")
         connect = _how(principal, fault, _("Install hermes-agent where the workers run, as their user."))
-    elif _has_no_home(living):
+    elif has_no_home(living):
         why_not = _("Hermes is installed, but has no home yet.")
         connect = _how(
             principal, "", _("Run `hermes setup` as the user of the workers, or add a profile with its home.")
@@ -77,21 +71,3 @@ def _how(principal: Principal, fault: str, usual: str) -> str:
     if not rights.may_configure(principal):
         return _("An operator can connect it.")
     return usual if fault.startswith(NOTHING_SPECIAL) or not fault else told(fault[:WHY_CHARS])
-
-
-def _fault(living: Sequence[WorkerFacts], source: str) -> str | None:
-    """Why no worker can serve the source; None when one can, or nobody has told."""
-    facts = [each for worker in living if (each := _facts_of(worker, source)) is not None]
-    if not facts or any(each.ok for each in facts):
-        return None
-    return facts[0].why
-
-
-def _facts_of(worker: WorkerFacts, source: str) -> SourceFacts | None:
-    return next((each for each in worker.sources if each.source == source), None)
-
-
-def _has_no_home(living: Sequence[WorkerFacts]) -> bool:
-    """Whether no profile has a home that an agent could live in, where any worker has told of them."""
-    states = [profile.state for worker in living for profile in worker.profiles]
-    return bool(states) and all(state == "missing" for state in states)

@@ -8,20 +8,23 @@ from typing import Any, Final
 
 from shared import clock
 from shared.models import ChatMessage, Run
+from shared.protocol.events import SKILL_CHANGED
 from shared.run_state import FINAL, RunState
 from shared.store import messages as message_store
 from shared.transcript import TextPart, ToolCall, Transcript, answer_text, from_json
-from webapp import render, view_pauses, view_process
+from webapp import render, view_answer, view_pauses, view_process
+from webapp.actions.names import DEFAULT_PROFILE
 from webapp.errors import told as told_to_people
 from webapp.render import _
+from webapp.view_answer import Streams
 from webapp.view_pauses import Viewer
-from webapp.view_process import Streams
 from webapp.views import (
     Agent,
     AgentTurn,
     AnswerPart,
     Ending,
     Fold,
+    LateAnswer,
     Mark,
     Ran,
     Turn,
@@ -54,6 +57,13 @@ class Facts:
     runs: Mapping[str, Run] = field(default_factory=dict)
     retries: Mapping[str, Run] = field(default_factory=dict)  # run id -> its latest retry
     is_demo: bool = False
+    profile: str | None = None  # the session's
+    skill_folder: str | None = None
+    late: Mapping[str, str] = field(default_factory=dict)  # pause id -> an answer that came too late
+
+    def late_answers(self, t: Transcript) -> tuple[LateAnswer, ...]:
+        sent = {run.queue_id for run in self.runs.values()}
+        return view_pauses.late_answers(t, self.viewer, self.late, sent)
 
 
 def turns_of(messages: Sequence[ChatMessage], facts: Facts, *, waiting: frozenset[str] = frozenset()) -> list[Turn]:
@@ -116,6 +126,7 @@ def agent_turn(
     weight = _weight(t)
     is_lazy = not is_live and not whole and weight > (INLINE_CHARS if state == RunState.COMPLETED else OPEN_CHARS)
     told = ending(t, state, message, run, facts)
+    late = facts.late_answers(t)
     text = answer_text(t) or (message.content if message is not None else "")
     return AgentTurn(
         id=f"run-{t.run_id}",
@@ -135,7 +146,8 @@ def agent_turn(
         timeline=None if is_lazy else view_process.timeline(t, now),
         notes=view_process.notes(t),
         asks=view_pauses.asks(t, facts.viewer) if is_live else (),
-        decisions=view_pauses.decisions(t),
+        decisions=view_pauses.decisions(t, late),
+        late=late,
         parts=_parts(t, text, streams if is_live else None, is_live),
         ending=told,
         fold=None if is_live or (told is not None and not weight) else fold_line(t, mark, message, has_more=weight > 0),
@@ -185,9 +197,9 @@ def _weight(t: Transcript) -> int:
 def _parts(t: Transcript, text: str, streams: Streams | None, is_live: bool) -> tuple[AnswerPart, ...]:
     if is_live and streams is None:
         streams = Streams(t.run_id)
-    parts = view_process.answer_parts(t, streams=streams)
+    parts = view_answer.answer_parts(t, streams=streams)
     if not parts and text:
-        return (AnswerPart(f"run-{t.run_id}-p0", view_process.markdown(text)),)
+        return (AnswerPart(f"run-{t.run_id}-p0", view_answer.markdown(text)),)
     return parts
 
 
@@ -245,7 +257,17 @@ def ending(t: Transcript, state: RunState, message: ChatMessage | None, run: Run
         retry_after_s=t.end.retry_after_s if t.end is not None else None,
         retried=retried,
         detail_id=(t.end.detail_id if t.end is not None else None) or (run.detail_id if run is not None else None),
+        changed_skill=_changed_skill(t, run, facts),
     )
+
+
+def _changed_skill(t: Transcript, run: Run | None, facts: Facts) -> str:
+    code = t.end.code if t.end is not None else None
+    code = code or (run.error_code if run is not None else None)
+    skill = t.skill_folder or (run.skill_folder if run is not None else None) or facts.skill_folder
+    if code != SKILL_CHANGED or not skill or not facts.viewer.may_send:
+        return ""
+    return render.url("chat", "skills", skill, profile=facts.profile or DEFAULT_PROFILE, session=facts.session_id)
 
 
 def _where(t: Transcript, state: RunState, run: Run | None) -> str:

@@ -150,6 +150,32 @@ class Ask:
 
 
 @dataclass(frozen=True)
+class SkillPage:
+    """A skill to read, and to agree to."""
+
+    folder_name: str
+    profile: str
+    mark: Mark
+    origin: str
+    sha256: str
+    text: str
+    may_agree: bool
+
+
+@dataclass(frozen=True)
+class LateAnswer:
+    """A question that nobody answered in time: what is typed into it, or came too late, can be sent as a turn."""
+
+    id: str
+    pause_id: str
+    queue_id: str  # of that turn
+    mark: Mark
+    question: Markup
+    choices: tuple[Option, ...]
+    text: str
+
+
+@dataclass(frozen=True)
 class Decision:
     """A decided one: one line."""
 
@@ -195,6 +221,7 @@ class Ending:
     retry_after_s: int | None = None
     retried: str = ""
     detail_id: str | None = None
+    changed_skill: str = ""  # where it can be read and agreed to
 
 
 @dataclass(frozen=True)
@@ -244,6 +271,7 @@ class AgentTurn:
     notes: tuple[str, ...]  # marks of compression
     asks: tuple[Ask, ...]
     decisions: tuple[Decision, ...]
+    late: tuple[LateAnswer, ...]
     parts: tuple[AnswerPart, ...]
     ending: Ending | None
     fold: Fold | None

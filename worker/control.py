@@ -6,15 +6,33 @@ Redis' access rules. No command tells contents.
 
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
+import click
+from celery.utils.serialization import strtobool
 from celery.worker import control as celery_control
 from celery.worker.control import control_command, inspect_command
 
 from shared import clock, task_names
+from shared.database import transaction
+from shared.store import catalogue
 from worker import lifecycle
+from worker.backends.registry import DEFAULT_PROFILE, Backends
 from worker.heartbeat import facts_of
 from worker.runs.revoked import cancel_revoked
+
+
+def _flag(name: str) -> Callable[[str], bool]:
+    """How Celery's command line reads `true`, `false`, or `<name>=true`; `bool` would take every word for a yes."""
+
+    def read(typed: str) -> bool:
+        try:
+            return bool(strtobool(typed.removeprefix(f"{name}=")))
+        except TypeError:
+            raise click.BadParameter(f"{name} is true or false, not {typed!r}.") from None
+
+    return read
 
 
 @inspect_command()  # type: ignore[untyped-decorator]
@@ -57,7 +75,7 @@ def portal_runs(state: Any) -> list[dict[str, Any]]:
     return sorted(runs, key=lambda run: -float(run["age_s"]))
 
 
-@control_command(args=[("on", bool)], signature="[on=true|false]")  # type: ignore[untyped-decorator]
+@control_command(args=[("on", _flag("on"))], signature="[on=true|false]")  # type: ignore[untyped-decorator]
 def portal_drain(state: Any, on: bool = True) -> dict[str, str]:
     """Take no more turns (those that run go on), or take them again."""
     process = lifecycle.process()
@@ -78,14 +96,24 @@ def portal_bridge(state: Any) -> list[dict[str, Any]]:
 
 
 @control_command(  # type: ignore[untyped-decorator]
-    args=[("profile", str), ("at_once", bool)], signature="[profile [at_once=true|false]]"
+    args=[("profile", str), ("at_once", _flag("at_once"))], signature="[profile [at_once=true|false]]"
 )
 def portal_bridge_restart(state: Any, profile: str | None = None, at_once: bool = False) -> dict[str, str]:
-    """Start the agent processes again, of one profile or of all. Turns that run there go on to their end in the old
-    process, unless it is to be `at_once`."""
-    found = lifecycle.current().backends.holding_agents(profile)
+    """Start the agent processes again, of one profile (`default`: that of HERMES_HOME), or of all without one. Turns
+    that run there go on to their end in the old process, unless it is to be `at_once`."""
+    backends = lifecycle.current().backends
+    found = backends.holding_agents(profile)
+    if profile is not None and not found:
+        known = _profile_names(backends)
+        if profile not in known:
+            return {"error": f"There is no profile {profile!r}. There are: {', '.join(known)}"}
     runs = sum(backend.restart(at_once=at_once) for backend in found)
     return {"ok": f"{len(found)} started again; {runs} turns {'are ended' if at_once else 'go on to their end'}"}
+
+
+def _profile_names(backends: Backends) -> list[str]:
+    with transaction(backends.factory, write=False) as db:
+        return [DEFAULT_PROFILE, *(row.name for row in catalogue.profiles(db))]
 
 
 @control_command(args=[("session_id", str)], signature="<session_id>")  # type: ignore[untyped-decorator]

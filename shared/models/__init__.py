@@ -9,6 +9,7 @@ from shared.models.message import ChatMessage, ToolOutput
 from shared.models.pause import Pause
 from shared.models.run import Run
 from shared.models.run_log import RunLog
+from shared.models.skill_consent import SkillConsent
 from shared.models.user import ApiToken, SetupToken, SignIn, User
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "RunLog",
     "SetupToken",
     "SignIn",
+    "SkillConsent",
     "ToolOutput",
     "User",
 ]

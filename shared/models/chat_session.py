@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from sqlalchemy import Float, ForeignKey, Index, text
+from sqlalchemy import BigInteger, Float, ForeignKey, Index, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from shared.models.base import Base
@@ -43,9 +43,10 @@ class ChatSession(Base):
     held_at: Mapped[datetime | None]
     held_at_db: Mapped[float | None] = mapped_column(Float(53))  # seconds of the database's clock
     next_position: Mapped[int] = mapped_column(default=1)  # the next run's
+    grant_epoch: Mapped[int] = mapped_column(default=0, server_default="0")  # rises when what it may unasked ends
     warm_worker: Mapped[str | None]  # the worker that holds its agent
-    total_input_tokens: Mapped[int] = mapped_column(default=0)
-    total_output_tokens: Mapped[int] = mapped_column(default=0)
+    total_input_tokens: Mapped[int] = mapped_column(BigInteger, default=0)
+    total_output_tokens: Mapped[int] = mapped_column(BigInteger, default=0)
     tokens_per_char: Mapped[float | None]  # calibrated by the usage last reported
     deleted_at: Mapped[datetime | None]
     created_at: Mapped[datetime]

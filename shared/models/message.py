@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ForeignKey, Index, LargeBinary
+from sqlalchemy import BigInteger, ForeignKey, Index, LargeBinary
 from sqlalchemy.orm import Mapped, mapped_column
 
 from shared.models.base import Base
@@ -38,8 +38,8 @@ class ChatMessage(Base):
     transcript_z: Mapped[bytes | None] = mapped_column(LargeBinary)
     error_code: Mapped[str | None]
     error: Mapped[str | None]  # a sentence for people
-    input_tokens: Mapped[int | None]
-    output_tokens: Mapped[int | None]
+    input_tokens: Mapped[int | None] = mapped_column(BigInteger)
+    output_tokens: Mapped[int | None] = mapped_column(BigInteger)
     parent_id: Mapped[str | None]
     created_at: Mapped[datetime]
     completed_at: Mapped[datetime | None]

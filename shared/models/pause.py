@@ -27,6 +27,7 @@ class Pause(Base):
     state: Mapped[str] = mapped_column(default="pending")  # pending | answered | expired | withdrawn
     choice: Mapped[str | None]  # once | session | always | deny
     answer: Mapped[str | None]
+    late_answer: Mapped[str | None]  # what somebody answered when it was decided already: kept, to be sent as a turn
     reason: Mapped[str | None]
     by_id: Mapped[str | None]
     by_name: Mapped[str | None]

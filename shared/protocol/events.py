@@ -5,13 +5,25 @@ Unknown fields are ignored, so that a newer version of us may send more.
 """
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, TypeAdapter
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, TypeAdapter
 
 from shared import clock
 
+MAX_TOKENS = 10**12
+"""More than any turn can have; servers of models report what they like, and the sums must fit the database."""
+
+
+def _countable(value: Any) -> Any:
+    return min(max(value, 0), MAX_TOKENS) if isinstance(value, int) else value
+
+
 Time = Annotated[datetime, PlainSerializer(clock.iso_ms, return_type=str)]
+Tokens = Annotated[int, BeforeValidator(_countable)]
+
+SKILL_CHANGED: Final = "skill_changed"
+"""The code of a run that failed because its skill says something else than what was agreed to (RELIABILITY S33)."""
 
 
 class Data(BaseModel):
@@ -50,12 +62,12 @@ class Todo(Data):
 class Usage(Data):
     """Tokens. `context_used` is the last request's prompt; `total_*` is the sum over the session."""
 
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cached_tokens: int = 0
-    reasoning_tokens: int = 0
-    context_used: int | None = None
-    context_window: int | None = None
+    input_tokens: Tokens = 0
+    output_tokens: Tokens = 0
+    cached_tokens: Tokens = 0
+    reasoning_tokens: Tokens = 0
+    context_used: Tokens | None = None
+    context_window: Tokens | None = None
     total_input_tokens: int | None = None
     total_output_tokens: int | None = None
 
@@ -265,7 +277,7 @@ class ClarifyResolved(Event):
 
 
 class CompressionStartedData(Data):
-    before_tokens: int
+    before_tokens: Tokens
 
 
 class CompressionStarted(Event):
@@ -274,9 +286,9 @@ class CompressionStarted(Event):
 
 
 class CompressionCompletedData(Data):
-    before_tokens: int
-    after_tokens: int
-    summary_tokens: int = 0
+    before_tokens: Tokens
+    after_tokens: Tokens
+    summary_tokens: Tokens = 0
     changed: bool  # False: no gain
 
 

@@ -7,6 +7,7 @@ from sqlalchemy import delete, insert, select
 from sqlalchemy.orm import Session
 
 from shared import clock
+from shared.database import rows_changed
 from shared.models import AuditEvent, AuditRetention, User
 
 
@@ -52,8 +53,8 @@ def remove_before(db: Session, moment: datetime) -> int:
     """
     db.execute(delete(AuditRetention))
     db.execute(insert(AuditRetention).values(before=moment))
-    removed = db.execute(delete(AuditEvent).where(AuditEvent.at < moment)).rowcount  # type: ignore[attr-defined]
+    removed = rows_changed(db, delete(AuditEvent).where(AuditEvent.at < moment))
     db.execute(delete(AuditRetention))
     if removed:
         record(db, "audit_removed", before=moment.isoformat(), count=removed)
-    return int(removed)
+    return removed

@@ -235,6 +235,8 @@ def rename(db: Session, session_id: str, title: str) -> ChatSession:
 def set_archived(db: Session, session_id: str, archived: bool) -> ChatSession:
     session = get(db, session_id)
     session.status = "ARCHIVED" if archived else "ACTIVE"
+    if archived:
+        end_grants(session)
     return _touched(db, session)
 
 
@@ -243,6 +245,7 @@ def delete(db: Session, session_id: str) -> ChatSession:
     a deleted session starts."""
     session = get(db, session_id)
     session.deleted_at = clock.now()
+    end_grants(session)
     return _touched(db, session)
 
 
@@ -251,6 +254,11 @@ def undelete(db: Session, session_id: str) -> ChatSession:
     session = get(db, session_id, with_deleted=True)
     session.deleted_at = None
     return _touched(db, session)
+
+
+def end_grants(session: ChatSession) -> None:
+    """What was allowed for this session is asked for again from its next turn on, whichever agent holds it."""
+    session.grant_epoch += 1
 
 
 def to_purge(db: Session, *, limit: int = 100) -> list[ChatSession]:

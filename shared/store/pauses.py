@@ -6,14 +6,14 @@ under the same fence, and the deadline has not passed.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, exists, or_, select, update
 from sqlalchemy.orm import Session
 
 from shared import clock, ids
-from shared.database import db_now, db_time
+from shared.database import db_now, db_time, rows_changed
 from shared.errors import AlreadyDecided, Expired, LeaseLost, NotFound
 from shared.models import ChatSession, Pause, Run, User
 from shared.run_state import WAITING, RunState
@@ -22,6 +22,7 @@ from shared.store.run_moves import move, state_and_fence
 
 Kind = Literal["approval", "clarification"]
 
+LATE_BETWEEN = "\n\n"  # two answers that came too late
 _STATE_OF = {"approval": RunState.AWAITING_APPROVAL, "clarification": RunState.AWAITING_CLARIFICATION}
 
 
@@ -121,7 +122,7 @@ def answer(
     """
     is_awaited = exists().where(Run.id == Pause.run_id, Run.fence == Pause.fence, Run.state.in_(WAITING))
     in_time = or_(Pause.expires_at_db.is_(None), Pause.expires_at_db > db_now())
-    decided = db.execute(
+    decide = (
         update(Pause)
         .where(Pause.id == pause_id, Pause.state == "pending", is_awaited, in_time)
         .values(
@@ -135,8 +136,9 @@ def answer(
         )
         .execution_options(synchronize_session=False)
     )
+    is_first = rows_changed(db, decide) == 1
     pause = get(db, pause_id)
-    if decided.rowcount == 1:  # type: ignore[attr-defined]
+    if is_first:
         if pause.choice == "always":
             _grant(db, pause, user)
         return pause
@@ -165,6 +167,29 @@ def _refusal(db: Session, pause: Pause) -> AlreadyDecided | Expired:
     if pause.state == "expired" or (pause.expires_at_db is not None and pause.expires_at_db <= db_time(db)):
         return Expired("The time for this answer is over.")
     return AlreadyDecided("The turn no longer waits for this.")
+
+
+def keep_late(db: Session, pause_id: str, answer: str, *, max_chars: int) -> bool:
+    """Keep an answer that came when the question was no longer open, beside those that were kept before. False for the
+    very answer that was taken (it came twice), and when all would be more than a turn can be."""
+    pause = get(db, pause_id)
+    if pause.answer == answer:
+        return False
+    kept = (pause.late_answer or "").split(LATE_BETWEEN) if pause.late_answer else []
+    if answer in kept:
+        return True
+    whole = LATE_BETWEEN.join([*kept, answer])
+    if len(whole) > max_chars:
+        return False
+    pause.late_answer = whole
+    db.flush()
+    return True
+
+
+def late_answers(db: Session, run_ids: Collection[str]) -> dict[str, str]:
+    """Pause id -> the late answer that is kept of it, in these runs."""
+    wanted = select(Pause.id, Pause.late_answer).where(Pause.run_id.in_(run_ids), Pause.late_answer.is_not(None))
+    return {pause_id: answer for pause_id, answer in db.execute(wanted) if answer is not None}
 
 
 def expire_due(db: Session) -> list[Pause]:

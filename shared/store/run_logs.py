@@ -8,6 +8,7 @@ from sqlalchemy import delete
 from sqlalchemy.orm import Session
 
 from shared import clock
+from shared.database import rows_changed
 from shared.models import RunLog
 
 
@@ -41,4 +42,4 @@ def lines(log: RunLog) -> list[str]:
 
 def remove_before(db: Session, moment: datetime) -> int:
     """Retention (PORTAL_KEEP_RUN_LOGS_DAYS): gives how many were removed."""
-    return int(db.execute(delete(RunLog).where(RunLog.created_at < moment)).rowcount)  # type: ignore[attr-defined]
+    return rows_changed(db, delete(RunLog).where(RunLog.created_at < moment))

@@ -15,7 +15,7 @@ from sqlalchemy.orm.util import identity_key
 from sqlalchemy.sql.dml import ReturningUpdate
 
 from shared import clock
-from shared.database import db_now
+from shared.database import db_now, rows_changed
 from shared.errors import IllegalMove, LeaseLost, NotFound
 from shared.models import ChatMessage, ChatSession, Run
 from shared.run_state import ACTIVE, FINAL, RunState, is_legal
@@ -108,7 +108,7 @@ def move(
     if raise_fence:
         columns["fence"] = fence + 1
     statement = _change(run_id, source, target, columns).where(Run.fence == fence)
-    if db.execute(statement).rowcount != 1:  # type: ignore[attr-defined]
+    if rows_changed(db, statement) != 1:
         raise LeaseLost(f"Run {run_id} is no longer {source} under fence {fence}.")
     reread(db, run_id)
 
@@ -207,7 +207,7 @@ def save_progress(
         .values(flushed_epoch=epoch, flushed_seq=seq)
         .execution_options(synchronize_session=False)
     )
-    if db.execute(statement).rowcount != 1:  # type: ignore[attr-defined]
+    if rows_changed(db, statement) != 1:
         raise LeaseLost(f"Run {run_id} is no longer ours under fence {fence}.")
     reread(db, run_id)
     messages.save_answer(db, run_id, content=content, transcript=transcript)

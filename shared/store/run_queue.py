@@ -13,7 +13,7 @@ from sqlalchemy import bindparam, case, exists, func, select, update
 from sqlalchemy.orm import Session
 
 from shared import clock, ids
-from shared.database import db_now
+from shared.database import db_now, rows_changed
 from shared.errors import Conflict, LeaseLost, NotFound, QueueFull
 from shared.models import ChatMessage, ChatSession, Run, User
 from shared.run_state import RunState
@@ -205,13 +205,8 @@ def edit_queued(
     """
     lock(db, session_id)
     run = by_queue_id(db, session_id, queue_id)
-    changed = db.execute(
-        update(Run)
-        .where(Run.id == run.id, Run.state == RunState.QUEUED)
-        .values(input=input, blocks=blocks)
-        .execution_options(synchronize_session=False)
-    )
-    if changed.rowcount != 1:  # type: ignore[attr-defined]
+    edit = update(Run).where(Run.id == run.id, Run.state == RunState.QUEUED).values(input=input, blocks=blocks)
+    if rows_changed(db, edit.execution_options(synchronize_session=False)) != 1:
         raise _not_queued()
     message = messages.question_of(db, run.id)
     if message is not None:

@@ -9,6 +9,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from shared import clock, ids
+from shared.database import rows_changed
 from shared.errors import Conflict, NotFound
 from shared.models import ApiToken, SetupToken, SignIn, User
 
@@ -139,10 +140,8 @@ def confirm_sign_in(db: Session, sign_in: SignIn) -> None:
 
 def end_sign_in(db: Session, id_hash: str) -> bool:
     """False when it had ended, or never was."""
-    ended = db.execute(
-        update(SignIn).where(SignIn.id_hash == id_hash, SignIn.ended_at.is_(None)).values(ended_at=clock.now())
-    )
-    return bool(ended.rowcount)  # type: ignore[attr-defined]
+    is_it = (SignIn.id_hash == id_hash, SignIn.ended_at.is_(None))
+    return rows_changed(db, update(SignIn).where(*is_it).values(ended_at=clock.now())) > 0
 
 
 def end_all_of_user(db: Session, user: User) -> None:
@@ -240,9 +239,5 @@ def is_setup_token(db: Session, token_hash: str) -> bool:
 def use_setup_token(db: Session, token_hash: str) -> bool:
     """Spend the token: of several who try, one gets True."""
     now = clock.now()
-    used = db.execute(
-        update(SetupToken)
-        .where(SetupToken.token_hash == token_hash, SetupToken.used_at.is_(None), SetupToken.expires_at > now)
-        .values(used_at=now)
-    )
-    return bool(used.rowcount)  # type: ignore[attr-defined]
+    is_good = (SetupToken.token_hash == token_hash, SetupToken.used_at.is_(None), SetupToken.expires_at > now)
+    return rows_changed(db, update(SetupToken).where(*is_good).values(used_at=now)) > 0

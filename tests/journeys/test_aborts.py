@@ -26,16 +26,16 @@ def was_stopped(journey: Journey, run_id: str) -> bool:
 def test_a_turn_stopped_in_mid_text_keeps_its_text_and_the_agent_stops(journey: Journey) -> None:
     session_id = journey.new_session()
     tab, other = journey.open(session_id), journey.open(session_id)
-    run_id = tab.say("stream 3000 every 5 ms")
+    run_id = tab.say("stream 30000 every 5 ms")
     seen = tab.wait_text(run_id, 300)
-    asked_at = time.monotonic()
     assert abort(other) == RunState.ABORTING
     tab.wait_end(run_id)
-    assert time.monotonic() - asked_at < 10
     run = journey.run(run_id)
     assert (run.state, run.reason, run.abort_by) == (RunState.ABORTED, "user", "Local administrator")
     assert tab.text(run_id).startswith(seen)
-    assert [step.stage for step in tab.runs[run_id].abort][:2] == ["requested", "seen"]
+    stages = [step.stage for step in tab.runs[run_id].abort]
+    assert stages[:2] == ["requested", "seen"]
+    assert "killed" not in stages
     wait_until(lambda: was_stopped(journey, run_id), what="the agent's stop")
     said = len(journey.said(str(run.backend_run_id)))
     time.sleep(0.3)
@@ -49,7 +49,7 @@ def test_thinking_tools_and_text_of_a_stopped_turn_are_kept(journey: Journey) ->
     session_id = journey.new_session()
     tab = journey.open(session_id)
     run_id = tab.say("Show everything, the whole tour")
-    tab.wait(lambda page: run_id in page.runs and len(page.runs[run_id].tools) >= 2, timeout_s=60)
+    tab.wait(lambda page: run_id in page.runs and len(page.runs[run_id].tools) >= 2)
     abort(tab, run_id)
     tab.wait_end(run_id)
     kept = tab.runs[run_id]
@@ -79,7 +79,7 @@ def test_a_turn_that_waits_for_a_person_can_be_stopped(journey: Journey, wish: s
 def test_after_an_abort_the_queue_goes_on(journey: Journey) -> None:
     session_id = journey.new_session()
     tab = journey.open(session_id)
-    said = [tab.say("stream 3000 every 5 ms, first"), tab.say("stream 5 every 5 ms"), tab.say("stream 6 every 5 ms")]
+    said = [tab.say("stream 30000 every 5 ms, first"), tab.say("stream 5 every 5 ms"), tab.say("stream 6 every 5 ms")]
     tab.wait_text(said[0])
     abort(tab)
     tab.wait_end(*said)

@@ -13,7 +13,7 @@ from shared.models import AuditEvent, Pause
 from shared.run_state import RunState
 from tests.rig.journey import Journey, Tab
 
-SHORT_S = 2
+SHORT_S = 4
 """How long the approvals of background runs wait here; those of other runs wait long enough for a busy machine."""
 Headers = dict[str, str]
 

@@ -31,13 +31,6 @@ def bridge(hermes_model: ScriptedModel) -> Iterator[BridgeJourney]:
         yield made
 
 
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Chromium]:
-    made = Chromium()
-    yield made
-    made.close()
-
-
 @pytest.fixture
 def person(chromium: Chromium, bridge: BridgeJourney) -> Iterator[Person]:
     with browser_at(chromium, bridge, bridge.new_session()) as made:
@@ -56,7 +49,7 @@ def wait_shown(person: Person, path: str, words: str, where: str = "main") -> st
         text = go(person, path).inner_text(where)
         return text if words in text else None
 
-    return str(wait_until(look, 20, f"{words} on {path}"))
+    return str(wait_until(look, what=f"{words} on {path}"))
 
 
 def ask(person: Person, bridge: BridgeJourney, wish: str, session_id: str | None = None) -> str:
@@ -226,7 +219,7 @@ def test_a_profile_that_is_removed_ends_its_turn_and_its_agent(bridge: BridgeJou
     other.wait_for_url("**/profiles?done=removed")
     person.wait_end(run_id)
     assert "Stopped" in page.inner_text(f"#run-{run_id}")
-    wait_until(lambda: not any(str(home.path) in line for line in bridge.processes()), 30, "the end of its agent")
+    wait_until(lambda: not any(str(home.path) in line for line in bridge.processes()), what="the end of its agent")
     page.reload()
     person.wait_live()
     assert page.inner_text("#pick-profile option:checked") == "short-lived (gone)"

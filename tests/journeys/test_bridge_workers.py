@@ -41,7 +41,7 @@ class Workers:
             start_new_session=True,
         )
         self.first, self.second = journey.portal.pid("worker"), self._process.pid
-        wait_until(lambda: {w.pid for w in self._presence.workers()} == {self.first, self.second}, 30, "two workers")
+        wait_until(lambda: {w.pid for w in self._presence.workers()} == {self.first, self.second}, what="two workers")
 
     def take_turns(self, *pids: int) -> None:
         """Only these take new turns from now on."""
@@ -53,7 +53,7 @@ class Workers:
                     arguments={"on": pid not in pids},
                     reply=True,
                     limit=1,
-                    timeout=10,
+                    timeout=60,
                 )
                 assert told, f"{name} did not answer"
 
@@ -106,13 +106,6 @@ def play(bridge: BridgeJourney, tab: Tab, text: str) -> str:
     return run_id
 
 
-def waited_s(bridge: BridgeJourney, run_id: str) -> float:
-    """From being accepted to being taken by a worker."""
-    run = bridge.run(run_id)
-    assert run.starting_at is not None
-    return (run.starting_at - run.created_at).total_seconds()
-
-
 def check_whole(bridge: BridgeJourney, session_id: str, run_id: str) -> None:
     """The turn's first request holds every turn of the session before it, once and in order, with its answer."""
     before = [run for run in bridge.runs_of(session_id) if run.position < bridge.run(run_id).position]
@@ -147,7 +140,7 @@ def test_a_turn_goes_to_the_agent_that_knows_its_session_and_any_other_is_told_a
     workers.take_turns(first)
     run_id = play(bridge, tab, "[[say:elsewhere]]")
     assert ran_on(bridge, run_id) == first
-    assert waited_s(bridge, run_id) < 1.5, "nobody waits for a worker that takes no turns"
+    assert bridge.run(run_id).dispatches == 1, "nobody waits for a worker that takes no turns until a janitor comes"
     assert not is_warm(bridge, run_id)
     check_whole(bridge, session_id, run_id)
 

@@ -19,13 +19,6 @@ ENDLESS = "200 KB of text every 10 ms"
 
 
 @pytest.fixture(scope="module")
-def chromium() -> Iterator[Chromium]:
-    made = Chromium()
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="module")
 def redis() -> Iterator[RedisServer]:
     server = RedisServer()
     yield server
@@ -41,7 +34,7 @@ def journey(redis: RedisServer) -> Iterator[Journey]:
 def test_the_worker_is_killed_and_the_person_tries_again(chromium: Chromium, journey: Journey) -> None:
     session_id = journey.new_session()
     with browser_at(chromium, journey, session_id) as person:
-        run_id = person.say("stream 400 every 10 ms")
+        run_id = person.say("stream 900 every 10 ms")
         queued = person.say("stream 4 every 4 ms")
         seen = person.wait_text(run_id, 500)
         journey.portal.kill("worker")

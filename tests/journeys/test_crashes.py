@@ -50,13 +50,13 @@ def test_a_worker_killed_in_mid_text_loses_nothing_and_nothing_is_done_twice(jou
     )  # fmt: skip
     tabs = {session_id: journey.open(session_id) for session_id in (holds, continues, waits, stops, starts)}
     second = journey.open(holds)
-    cut = tabs[holds].say(LONG)
+    cut = tabs[holds].say(ENDLESS)
     held = [tabs[holds].say(f"stream 4 every 4 ms, {n}") for n in range(2)]
-    cut_too = tabs[continues].say(LONG)
+    cut_too = tabs[continues].say(ENDLESS)
     goes_on = tabs[continues].say("stream 5 every 4 ms")
     asked = tabs[waits].say("Do something dangerous")
     tabs[waits].wait_pause(asked)
-    stopped = tabs[stops].say(LONG)
+    stopped = tabs[stops].say(ENDLESS)
     for session_id, run_id in ((holds, cut), (continues, cut_too), (stops, stopped)):
         tabs[session_id].wait_text(run_id, 500)
 
@@ -88,7 +88,7 @@ def test_a_worker_killed_in_mid_text_loses_nothing_and_nothing_is_done_twice(jou
     again = journey.retry(cut)
     assert journey.run(again).retry_of == cut
     tabs[holds].wait_text(again, 100)
-    assert tabs[holds].ask(event="abort", run_id=again)["event"] == "ack"  # it would take its 9 seconds again
+    assert tabs[holds].ask(event="abort", run_id=again)["event"] == "ack"  # it would take as long again
     tabs[holds].wait_end(again, *held)
     assert held_reason(journey, holds) is None
     for session_id, tab in tabs.items():
@@ -121,7 +121,7 @@ def test_redis_killed_in_mid_text_and_started_empty(journey: Journey, redis: Red
     queued = tabs[writes].say("stream 4 every 4 ms")
     asked = tabs[waits].say("Do something dangerous")
     approval_id = tabs[waits].wait_pause(asked).approval_id
-    stopped = tabs[stops].say(LONG)
+    stopped = tabs[stops].say(ENDLESS)
     tabs[stops].wait_text(stopped, 500)
     seen = tabs[writes].wait_text(run_id, 500)
 
@@ -132,8 +132,8 @@ def test_redis_killed_in_mid_text_and_started_empty(journey: Journey, redis: Red
     made = journey.post(f"/api/chat/sessions/{idle}/runs", {"message": "stream 7 every 4 ms"})
     assert made.status_code == 202, made.text
     journey.accepted[made.json()["runId"]] = "stream 7 every 4 ms"
-    assert journey.wait_state(stopped, RunState.ABORTED, timeout_s=20)
-    assert journey.wait_state(asked, RunState.COMPLETED, timeout_s=20)
+    assert journey.wait_state(stopped, RunState.ABORTED)
+    assert journey.wait_state(asked, RunState.COMPLETED)
     assert journey.run(made.json()["runId"]).state == RunState.QUEUED
     redis.start()
 
@@ -146,7 +146,7 @@ def test_redis_killed_in_mid_text_and_started_empty(journey: Journey, redis: Red
     assert "allowed once" in journey.text(asked)
     for session_id, tab in tabs.items():
         journey.check(session_id, tab, *([second] if session_id == writes else []))
-    next_run = tabs[stops].say(LONG)  # CASES 52: the listeners are back
+    next_run = tabs[stops].say(ENDLESS)  # CASES 52: the listeners are back
     tabs[stops].wait_text(next_run)
     assert tabs[stops].ask(event="abort")["event"] == "ack"
     tabs[stops].wait_end(next_run)
@@ -157,10 +157,10 @@ def test_redis_frozen_in_mid_text_and_thawed(journey: Journey, redis: RedisServe
     """F19, CASES 186."""
     session_id, idle = journey.new_session(), journey.new_session()
     tab, other, idle_tab = journey.open(session_id), journey.open(session_id), journey.open(idle)
-    run_id = tab.say(LONG)
+    run_id = tab.say("stream 1300 every 10 ms")
     seen = tab.wait_text(run_id, 500)
     redis.pause()
-    time.sleep(8)  # longer than the lease, and than every timeout of a client
+    time.sleep(9)  # longer than the lease, and than every timeout of a client
     redis.resume()
     tab.wait_end(run_id)
     assert journey.run(run_id).state == RunState.COMPLETED
@@ -189,10 +189,10 @@ def test_worker_and_redis_killed_together_lose_at_most_the_last_second(journey: 
     """RELIABILITY 3: what was only in Redis is gone; all that was saved is there, and it is one turn of text."""
     session_id = journey.new_session()
     tab = journey.open(session_id)
-    run_id = tab.say(LONG)
+    run_id = tab.say(ENDLESS)
     tab.wait_text(run_id, 1500)
     sure = len(tab.text(run_id))
-    time.sleep(1.5)
+    time.sleep(4)  # more than that second, on a busy machine
     journey.portal.kill("worker")
     redis.kill()
     redis.start()
@@ -237,7 +237,7 @@ def test_a_web_process_that_dies_between_commit_and_dispatch(journey: Journey, r
         with pytest.raises(httpx.TransportError):
             httpx.post(
                 f"{dying.url}/api/chat/sessions/{session_id}/runs", json=body,
-                headers={**headers, "Origin": dying.url}, trust_env=False, timeout=20,
+                headers={**headers, "Origin": dying.url}, trust_env=False, timeout=60,
             )  # fmt: skip
     finally:
         dying.close()

@@ -8,7 +8,7 @@ import pytest
 from shared.run_state import RunState
 from tests.peers.gateway import NO_USAGE, Answer, Cut, Delay, FakeGateway, Frames, Step, split, stream, tool_turn
 from tests.rig.journey import Journey, held_reason
-from tests.rig.web_process import free_port
+from tests.rig.ports import free_port
 
 TURNS = "POST /v1/responses"
 IDS = (f"resp_{n:016x}" for n in itertools.count())
@@ -111,7 +111,7 @@ def test_a_stream_that_is_cut_is_interrupted_and_the_turn_is_never_sent_again(
     tab = office.open(session_id)
     before = len(gateway.turns)
     frames = Frames(next(IDS))
-    cut: list[Step] = [frames.created(), *frames.text("as far as ", "this"), Delay(0.3), Cut("rst")]
+    cut: list[Step] = [frames.created(), *frames.text("as far as ", "this"), Delay(2), Cut("rst")]
     gateway.follow(turns(cut, text_of("whole")))
     run_id = tab.say("Go on until it breaks")
     tab.wait_end(run_id)
@@ -131,7 +131,7 @@ def test_a_worker_killed_after_the_request_never_sends_it_again(office: Journey,
     tab = office.open(session_id)
     before = len(gateway.turns)
     frames = Frames(next(IDS))
-    silent: list[Step] = [frames.created(), *frames.text("half"), Delay(60)]
+    silent: list[Step] = [frames.created(), *frames.text("half"), Delay(600)]
     gateway.follow(turns(silent, text_of("whole")))
     run_id = tab.say("Never twice")
     tab.wait_text(run_id, 4)

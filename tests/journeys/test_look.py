@@ -35,13 +35,6 @@ CUT = """() => [...document.querySelectorAll('button, a.btn, .st, .pick, h1, h2,
 
 
 @pytest.fixture(scope="module")
-def chromium() -> Iterator[Chromium]:
-    made = Chromium()
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="module")
 def sessions(shared_journey: Journey) -> Iterator[dict[str, str]]:
     """name -> a session to look at; the pause of the first one waits until the pictures are taken."""
     journey = shared_journey
@@ -84,7 +77,7 @@ def test_the_session_page_at_every_width_theme_and_language(
         with browser_at(
             chromium, journey, session_id, width=width, height=900, dark=theme == "dark", locale=LOCALES[language]
         ) as person:
-            assert person.page.locator("html").get_attribute("lang", timeout=5000).startswith(language)
+            assert person.page.locator("html").get_attribute("lang", timeout=60_000).startswith(language)
             person.page.wait_for_timeout(200)  # the page goes to its end
             picture(person.page, f"{name}-{width}-{theme}-{language}", width)
 

@@ -20,6 +20,9 @@ from webapp.live.follower import Sources
 from webapp.live.hub import Hub
 from webapp.live.states import differ
 
+SOON_S = 25.0
+"""Below the half minute after which a page that was told nothing is given a snapshot."""
+
 
 class Counted(Page):
     """A page that only counts its snapshots."""
@@ -54,7 +57,7 @@ def test_what_the_events_told_is_what_the_database_holds(journey: Journey, redis
     def agree(step: str) -> None:
         reader.check()
         try:
-            wait_until(lambda: not differ(reader.follower.state, stored()), 5, step)
+            wait_until(lambda: not differ(reader.follower.state, stored()), SOON_S, step)
         except AssertionError as error:
             raise AssertionError(f"after {step}: told {reader.follower.state}, stored {stored()}") from error
 

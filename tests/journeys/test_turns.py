@@ -20,10 +20,12 @@ LONG = "4 KB of text every 6 ms"
 def test_the_first_answer_comes_while_it_is_made(journey: Journey) -> None:
     session_id = journey.new_session()
     tab = journey.open(session_id)
+    frames: list[str] = []
+    tab.hooks.append(lambda frame: frames.append(frame["event"]))
     run_id = tab.say("Hello, what can you do?")
     half = tab.wait_text(run_id, 20)
-    assert run_id not in tab.ended
     tab.wait_end(run_id)
+    assert frames[: frames.index("run.completed")].count("message.delta") > 3
     assert tab.text(run_id).startswith(half)
     assert journey.run(run_id).state == RunState.COMPLETED
     assert tab.runs[run_id].usage is not None
@@ -62,7 +64,7 @@ def test_a_page_reloaded_at_twenty_moments_of_one_turn_misses_and_doubles_nothin
     chance = random.Random(20)
     session_id = journey.new_session()
     tab = journey.open(session_id)
-    run_id = tab.say("8 KB of text every 6 ms")
+    run_id = tab.say("400 KB of text every 6 ms")
     tab.wait_text(run_id)
     reloaded: Tab | None = None
     for _ in range(20):
@@ -75,6 +77,7 @@ def test_a_page_reloaded_at_twenty_moments_of_one_turn_misses_and_doubles_nothin
         assert reloaded.text(run_id).startswith(known)
     assert reloaded is not None
     assert run_id not in reloaded.ended, "the turn was too short for twenty reloads"
+    assert tab.ask(event="abort", run_id=run_id)["event"] == "ack"
     journey.check(session_id, tab, reloaded)
 
 
@@ -106,13 +109,14 @@ def test_a_socket_cut_five_times_in_one_turn_heals_each_time(journey: Journey) -
     chance = random.Random(5)
     session_id = journey.new_session()
     tab, calm = journey.open(session_id), journey.open(session_id)
-    run_id = tab.say("5 KB of text every 6 ms")
+    run_id = tab.say("400 KB of text every 6 ms")
     tab.wait_text(run_id)
     for n in range(5):
         time.sleep(chance.uniform(0, 0.4))
         tab.cut()
         tab.wait_connected(n + 2)
     assert run_id not in tab.ended, "the turn was too short for five cuts"
+    assert calm.ask(event="abort", run_id=run_id)["event"] == "ack"
     tab.wait_end(run_id)
     assert tab.connects == 6
     assert tab.misfits == 0
@@ -123,7 +127,7 @@ def test_a_socket_cut_five_times_in_one_turn_heals_each_time(journey: Journey) -
 def test_a_queue_of_five_runs_in_strict_order(journey: Journey) -> None:
     session_id = journey.new_session()
     tab, other = journey.open(session_id), journey.open(session_id)
-    said = [(tab if n % 2 else other).say(f"stream {60 if n == 0 else 10} every 10 ms, turn {n}") for n in range(6)]
+    said = [(tab if n % 2 else other).say(f"stream {400 if n == 0 else 10} every 10 ms, turn {n}") for n in range(6)]
     waiting = [item["run_id"] for item in journey.open(session_id).state["queue"]]
     assert waiting == said[-len(waiting) :]
     tab.wait_end(*said)

@@ -6,10 +6,12 @@ What it does stands in `<home>/script.json`, read anew for each start and each t
     {"start": [step, ...], "chat": [answer, ...], "turn": [step, ...]}
 
 `start` before it listens and is ready, each turn's `turn` after its `stream` was answered. `chat`: an error code for
-each chat that is not to be taken, in order; null for one that is. Steps: {"event": name, ...} (a line of the protocol,
+each chat that is not to be taken, in order; null for one that is; "die" for one that is taken with the last breath: no
+request gets through any more. Steps: {"event": name, ...} (a line of the protocol,
 in a turn), {"line": text}, {"bytes": hex, "times": n}, {"stdout": text}, {"stderr": text}, {"sleep": s},
 {"hang": true}, {"exit": code}, {"kill": true} (itself, -9), {"close": true} (the connection), {"tool": command} (in a
-group of its own), {"wait": action} (until such a request came), {"ready": {...}} (a ready line, with these fields
+group of its own), {"wait": action} (until such a request came), {"wait_either": [action, ...]} (one of
+this run; an interrupt ends it), {"ready": {...}} (a ready line, with these fields
 changed), {"stay": true} (deaf to SIGTERM), {"deaf": true} (never answers again). It ends the run by itself with
 run.completed where no step did.
 
@@ -28,7 +30,6 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 _FILE = Path(__file__).parents[2] / "worker/backends/bridge/process/wire.py"
 _SPEC = importlib.util.spec_from_file_location("wire", _FILE)
@@ -61,14 +62,14 @@ class Child:
         sys.stdout.flush()
 
     def serve(self) -> None:
-        parts = urlsplit(self.endpoint)
-        if parts.scheme == "ipc":
+        place = wire.place_of(self.endpoint)
+        if isinstance(place, str):
             server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             os.umask(0o177)
-            server.bind(parts.path)
+            server.bind(place)
             os.umask(0o077)
         else:
-            server = socket.create_server((parts.hostname or "", parts.port or 0))
+            server = socket.create_server(place)
         server.listen(64)
         for step in self.script().get("start", []):
             self.do(step, None, "")
@@ -117,11 +118,15 @@ class Child:
         codes = self.script().get("chat", [])
         code = codes[self.chats] if self.chats < len(codes) else None
         self.chats += 1
-        if code is not None:
+        if code is not None and code != "die":
             self.refuse(connection, code)
             return
         self.runs[request["run_id"]] = request["session_id"]
+        if code == "die":
+            connection.shutdown(socket.SHUT_RD)
         self.send(connection, ok=True, run_id=request["run_id"], session_id=request["session_id"], status="running")
+        if code == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def turn(self, run_id: str, connection: socket.socket) -> None:
         self.event(connection, "run.begun", model="scripted-1", warm=False)
@@ -129,6 +134,10 @@ class Child:
             self.do(step, connection, run_id)
             if step.get("event") in wire.LAST_EVENTS:
                 self.runs.pop(run_id, None)
+                return
+            if "wait_either" in step and self.was_asked(run_id, ["interrupt"]):
+                self.runs.pop(run_id, None)
+                self.event(connection, "run.interrupted", usage=USAGE)
                 return
         self.runs.pop(run_id, None)
         self.event(connection, "run.completed", text="", finish_reason="stop", usage=USAGE)
@@ -163,12 +172,18 @@ class Child:
         elif "wait" in step:
             with self.changed:
                 self.changed.wait_for(lambda: any(each["action"] == step["wait"] for each in self.requests), 60)
+        elif "wait_either" in step:
+            with self.changed:
+                self.changed.wait_for(lambda: self.was_asked(run_id, step["wait_either"]), 60)
         elif "ready" in step:
             self.ready(**step["ready"])
         elif "stay" in step:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         elif "deaf" in step:
             self.is_deaf = True
+
+    def was_asked(self, run_id: str, actions: list[str]) -> bool:
+        return any(each["action"] in actions and each.get("run_id") == run_id for each in self.requests)
 
     def event(self, connection: socket.socket, event: str, **fields: Any) -> None:
         self.send(connection, n=1, event=event, **fields)

@@ -49,7 +49,7 @@ class WaitFor:
     """Go on when a request of that kind ("METHOD /path") has come."""
 
     request: str
-    timeout_s: float = 20.0
+    timeout_s: float = 60.0
 
 
 Step = bytes | Delay | Cut | WaitFor
@@ -127,7 +127,7 @@ class FakeGateway:
         """The requests of a kind, "METHOD /path" with or without `*`."""
         return [r for r in self.requests if _matches(request, f"{r.method} {r.path}")]
 
-    def wait_for(self, request: str, *, count: int = 1, timeout_s: float = 20.0) -> list[Request]:
+    def wait_for(self, request: str, *, count: int = 1, timeout_s: float = 60.0) -> list[Request]:
         """Those requests as soon as there are `count`. Raises TimeoutError."""
         with self._changed:
             if not self._changed.wait_for(lambda: len(self.of(request)) >= count or self._closing.is_set(), timeout_s):
@@ -382,7 +382,7 @@ def _step_from(data: Any) -> Step:
         return Delay(float(data["delay"]))
     if "cut" in data:
         return Cut(str(data["cut"]))
-    return WaitFor(str(data["wait_for"]), float(data.get("timeout_s", 20.0)))
+    return WaitFor(str(data["wait_for"]), float(data.get("timeout_s", 60.0)))
 
 
 def main() -> int:

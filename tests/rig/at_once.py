@@ -13,7 +13,7 @@ def at_once(*works: Callable[[], T]) -> list[T | Exception]:
     start = threading.Barrier(len(works))
 
     def run(work: Callable[[], T]) -> T | Exception:
-        start.wait(timeout=20)
+        start.wait(timeout=60)
         try:
             return work()
         except Exception as error:  # noqa: BLE001 (the test looks at it)

@@ -10,6 +10,15 @@ from shared import settings
 from shared.errors import BackendError
 from worker.backends import base
 
+_asides: list[threading.Thread] = []
+
+
+def aside(work: Callable[..., None], *arguments: Any) -> None:
+    """Do it in another thread, as the portal aborts and answers; `play` returns when it is done."""
+    thread = threading.Thread(target=work, args=arguments, name="aside")
+    _asides.append(thread)
+    thread.start()
+
 
 class Switch:
     """Controls whose abort is a call."""
@@ -18,6 +27,7 @@ class Switch:
         self._lock = threading.Lock()
         self._aborted = False
         self._stops: list[Callable[[], None]] = []
+        self._is_aborting = False
 
     @property
     def aborted(self) -> bool:
@@ -36,6 +46,17 @@ class Switch:
             stops, self._stops = self._stops, []
         for stop in stops:
             stop()
+
+    def abort_aside(self, after: Callable[[], object] = lambda: None) -> None:
+        """Abort aside when `after` has returned; once."""
+
+        def abort() -> None:
+            after()
+            self.abort()
+
+        if not self._is_aborting:
+            self._is_aborting = True
+            aside(abort)
 
 
 @dataclass
@@ -78,6 +99,10 @@ def play(
             on_item(item)
     except BackendError as error:
         played.error = error
+    while _asides:
+        thread = _asides.pop()
+        thread.join(60)
+        assert not thread.is_alive()
     return played
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -16,6 +17,7 @@ from shared import settings as portal_settings
 from shared.settings import Settings
 from tests.peers import bridge_child
 from tests.rig.hermes import CONFIG, ScriptedModel, hermes_venv
+from worker.backends import launcher
 from worker.backends.bridge.backend import BridgeBackend
 from worker.backends.bridge.manager import BridgeManager
 
@@ -52,7 +54,7 @@ class ScriptedHome:
             "PORTAL_DATA_DIR": str(self.path.parent / "data"),
             "HERMES_HOME": str(self.path),
             "HERMES_AGENT_BRIDGE_PYTHON": sys.executable,
-            "HERMES_AGENT_BRIDGE_STARTUP_TIMEOUT_MS": "20000",
+            "HERMES_AGENT_BRIDGE_STARTUP_TIMEOUT_MS": "60000",
             "PORTAL_ABORT_GRACE_S": "1",
         }
         return portal_settings.load(given | environ, cwd=self.path)
@@ -91,7 +93,18 @@ class HermesHome:
         shutil.rmtree(self.path, ignore_errors=True)
 
 
-def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = 15.0) -> Any:
+def other_launcher(folder: Path, **constants: float) -> Path:
+    """A copy of the launcher with other times; its path."""
+    source = Path(launcher.__file__).read_text()
+    for name, value in constants.items():
+        source, count = re.subn(rf"^{name} = .*$", f"{name} = {value}", source, flags=re.MULTILINE)
+        assert count == 1, name
+    path = folder / "launcher.py"
+    path.write_text(source)
+    return path
+
+
+def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = 60.0) -> Any:
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
         assert time.monotonic() < deadline, f"{what} did not come true in {timeout_s:g} s"

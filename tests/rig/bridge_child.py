@@ -19,9 +19,9 @@ from tests.rig.hermes import CONFIG, ScriptedModel, hermes_venv
 from worker.backends.bridge.process import wire
 
 PROGRAM = Path(wire.__file__).parent
-READY_S = 60.0
+READY_S = 120.0
 ANSWER_S = 60.0
-END_S = 10.0
+END_S = 60.0
 
 
 class Line:
@@ -281,7 +281,7 @@ class BridgeChild:
                 return
             cursor, event_cursor = answer["cursor"], answer["event_cursor"]
 
-    def wait_for(self, is_so: Callable[[], bool], timeout_s: float = 30.0) -> None:
+    def wait_for(self, is_so: Callable[[], bool], timeout_s: float = ANSWER_S) -> None:
         """For what the child tells only when asked."""
         deadline = time.monotonic() + timeout_s
         while not is_so():

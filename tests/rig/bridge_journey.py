@@ -37,15 +37,21 @@ NO_GATEWAY = "http://127.0.0.1:9"
 """A gateway that is not there, so that no demo agent is started."""
 REVIEW = "Review the conversation above"
 """How Hermes begins what it asks itself after every tenth turn or so, in the background."""
-GONE_S = 15.0
+GONE_S = 60.0
 
 
 class BridgeJourney(Journey):
     """`home` serves sessions without a profile, `add_profile` makes others; `tap` knows what the model was asked."""
 
     def __init__(
-        self, model: ScriptedModel, *, redis: RedisServer | None = None, environ: Mapping[str, str] | None = None
+        self,
+        model: ScriptedModel,
+        *,
+        redis: RedisServer | None = None,
+        gateway_url: str | None = NO_GATEWAY,
+        environ: Mapping[str, str] | None = None,
     ) -> None:
+        """`gateway_url` None: nothing is configured, so a demo agent is started too."""
         self.model = model
         self.tap = ModelTap(model.base_url)
         self.home = HermesHome(self.tap)
@@ -58,7 +64,7 @@ class BridgeJourney(Journey):
             "HERMES_AGENT_BRIDGE_PYTHON": str(hermes_venv() / "bin" / "python"),
             "HOME": self._user_home.name,  # no shell of a tool reads the developer's .bashrc
         }
-        super().__init__(redis=redis, gateway_url=NO_GATEWAY, environ={**own, **(environ or {})})
+        super().__init__(redis=redis, gateway_url=gateway_url, environ={**own, **(environ or {})})
 
     def close(self) -> None:
         """All processes of agents, and what their tools started, are gone with the portal."""
@@ -113,7 +119,7 @@ class BridgeJourney(Journey):
         """What `inspect portal_bridge` tells of each agent process of each worker."""
         environ = psutil.Process(self.portal.pid("worker")).environ()
         with make_celery(portal_settings.load(environ, cwd=self.portal.data_dir)) as celery:
-            told = celery.control.inspect(timeout=2)._request("portal_bridge") or {}
+            told = celery.control.inspect(timeout=30, limit=1)._request("portal_bridge") or {}
         return [process for processes in told.values() for process in processes]
 
     def workspace(self, session_id: str) -> Path:

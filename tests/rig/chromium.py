@@ -20,6 +20,7 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+PATIENCE_MS = 60_000
 WATCH_CSP = """
 window.__csp = [];
 document.addEventListener('securitypolicyviolation', e => window.__csp.push(e.violatedDirective + ' ' + e.blockedURI));
@@ -60,7 +61,9 @@ class Chromium:
     def __init__(self) -> None:
         path = executable()
         self._playwright = sync_playwright().start()
-        self.browser: Browser = self._playwright.chromium.launch(executable_path=path, args=FLAGS)
+        self.browser: Browser = self._playwright.chromium.launch(
+            executable_path=path, args=FLAGS, timeout=2 * PATIENCE_MS
+        )
 
     @contextmanager
     def page(
@@ -74,6 +77,7 @@ class Chromium:
         )  # fmt: skip
         if cookies:
             made.add_cookies([{"name": name, "value": value, "url": url} for name, value in cookies.items()])
+        made.set_default_timeout(PATIENCE_MS)
         made.add_init_script(WATCH_CSP)
         page = made.new_page()
         watched = Watched(page, made)

@@ -10,7 +10,6 @@ import fcntl
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,11 +18,12 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from tests.rig.ports import free_port
 from tests.rig.require import missing
 
 HERMES = "hermes-agent[acp]==0.19.0"
 KEY = "0123456789abcdef0123456789abcdef"
-START_S = 60.0
+START_S = 120.0
 BUILD_S = 900.0
 CONFIG = """\
 model: {{default: scripted-1, provider: custom, base_url: "{model}", api_key: dummy-key, context_length: 131072}}
@@ -89,7 +89,7 @@ class ScriptedModel:
 
     def requests(self) -> list[dict[str, Any]]:
         """What it was asked so far, oldest first."""
-        with urllib.request.urlopen(self.base_url.removesuffix("/v1") + "/__requests", timeout=10) as reply:
+        with urllib.request.urlopen(self.base_url.removesuffix("/v1") + "/__requests", timeout=60) as reply:
             found = json.load(reply)
         return list(found["requests"] if isinstance(found, dict) else found)
 
@@ -136,7 +136,7 @@ class HermesGateway:
         deadline = time.monotonic() + START_S
         while True:
             with contextlib.suppress(OSError):  # urllib's errors are among them
-                urllib.request.urlopen(self.url + "/health", timeout=5).close()
+                urllib.request.urlopen(self.url + "/health", timeout=30).close()
                 return
             if time.monotonic() > deadline or self._process.poll() is not None:
                 said = (self.home / "output.log").read_text("utf-8", "replace")[-2000:]
@@ -149,12 +149,6 @@ class HermesGateway:
         self._log.close()
         self.model.close()
         shutil.rmtree(self.home, ignore_errors=True)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

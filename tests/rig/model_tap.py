@@ -82,7 +82,7 @@ class ModelTap:
         self._thread.start()
         self._server = asyncio.run_coroutine_threadsafe(
             asyncio.start_server(self._serve, "127.0.0.1", 0, limit=1 << 20, backlog=512), self._loop
-        ).result(10)
+        ).result(60)
         self.base_url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}{parts.path}"
 
     def exchanges(self) -> list[Exchange]:
@@ -95,7 +95,7 @@ class ModelTap:
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._stop)
-        self._thread.join(10)
+        self._thread.join(60)
         self._loop.close()
 
     def _stop(self) -> None:

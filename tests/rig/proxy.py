@@ -93,7 +93,7 @@ class Proxy:
             server = socket.socket(socket.AF_UNIX)
             server.connect(str(self.target))
             return server
-        return socket.create_connection(self.target, timeout=5)
+        return socket.create_connection(self.target, timeout=60)
 
     def _pass(
         self, pair: tuple[socket.socket, socket.socket], source: socket.socket, sink: socket.socket, is_answer: bool

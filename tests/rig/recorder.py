@@ -63,7 +63,7 @@ class RecorderPage:
     def stop(self) -> None:
         self._stopping = True
         self.cut()
-        self._thread.join(10)
+        self._thread.join(60)
         assert not self.problems, self.problems
 
     def text(self, run_id: str) -> str:
@@ -74,7 +74,7 @@ class RecorderPage:
     def transcript(self, run_id: str) -> dict[str, Any]:
         return to_json(self.runs[run_id])
 
-    def wait(self, condition: Callable[["RecorderPage"], Any], *, timeout_s: float = 15) -> Any:
+    def wait(self, condition: Callable[["RecorderPage"], Any], *, timeout_s: float = 60) -> Any:
         """The first true value of `condition(page)`."""
         deadline = time.monotonic() + timeout_s
         while not (value := condition(self)):
@@ -97,7 +97,7 @@ class RecorderPage:
         pause_s = 0.02
         while not self._stopping:
             try:
-                self._ws = websocket.create_connection(self.url, header=self.headers, timeout=30)
+                self._ws = websocket.create_connection(self.url, header=self.headers, timeout=60)
             except (OSError, websocket.WebSocketException):
                 time.sleep(pause_s)
                 pause_s = min(pause_s * 2, 1.0)

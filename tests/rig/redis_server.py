@@ -33,14 +33,14 @@ class RedisServer:
             "--save", "", "--appendonly", "yes" if appendonly else "no", "--daemonize", "no", *extra,
         ]  # fmt: skip
         self.process: subprocess.Popen[bytes] | None = None
-        self.client = redis.Redis.from_url(self.url, socket_timeout=10)
+        self.client = redis.Redis.from_url(self.url, socket_timeout=60)
         self.start()
 
     def start(self) -> None:
         """Start the server and wait until it answers."""
         self.socket.unlink(missing_ok=True)
         self.process = subprocess.Popen([binary(), *self._arguments], stdout=subprocess.DEVNULL)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while True:
             try:
                 if self.client.ping():

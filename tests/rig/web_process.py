@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -13,6 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
+
+from tests.rig.ports import free_port
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -57,13 +58,13 @@ class WebProcess:
                 [sys.executable, "-m", "gunicorn", "-c", "python:webapp.gunicorn_conf", self._app],
                 cwd=REPOSITORY, env=self._environ, stdout=log, stderr=log,
             )  # fmt: skip
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not self._answers():
             assert self.process.poll() is None, f"gunicorn ended:\n{self.log()}"
             assert time.monotonic() < deadline, f"gunicorn does not answer:\n{self.log()}"
             time.sleep(0.05)
 
-    def stop(self, *, timeout_s: float = 20) -> float:
+    def stop(self, *, timeout_s: float = 60) -> float:
         """SIGTERM, as a deploy does; gives the seconds it took."""
         started = time.monotonic()
         self._signal(signal.SIGTERM)
@@ -96,15 +97,9 @@ class WebProcess:
 
     def _answers(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.url}/healthz", timeout=2) as answer:
+            with urllib.request.urlopen(f"{self.url}/healthz", timeout=10) as answer:
                 return bool(answer.status == 200)
         except urllib.error.HTTPError:
             return True
         except OSError:
             return False
-
-
-def free_port() -> int:
-    """A port nobody listens on at this moment."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])

@@ -25,6 +25,12 @@ def put(root: Path, folder: str, text: str = "---\nname: N\ndescription: D\n---\
     return path
 
 
+def text_of(home: Path, data_dir: Path, folder: str) -> str:
+    found = skills.read(home, data_dir, folder)
+    assert found is not None
+    return found.text
+
+
 def one(home: Path, matter: str) -> skills.Skill:
     put(home, "a", f"---\n{matter}\n---\nBody")
     (found,) = skills.listed(home, home / "nowhere")
@@ -40,15 +46,15 @@ def test_the_profiles_own_and_the_portals_stand_side_by_side(home: Path, data_di
     assert found == [
         ("audit", "of the profile", "profile"), ("close", "", "profile"), ("tidy", "", "portal"),
     ]  # fmt: skip
-    assert (skills.text_of(home, data_dir, "audit") or "").endswith("Own")
-    assert (skills.text_of(home, data_dir, "tidy") or "").endswith("Shared")
+    assert text_of(home, data_dir, "audit").endswith("Own")
+    assert text_of(home, data_dir, "tidy").endswith("Shared")
     assert skills.any_listed(home / "nowhere", data_dir)
 
 
 def test_one_profile_does_not_see_the_skills_of_another(home: Path, data_dir: Path) -> None:
     put(home, "secret-plan")
     assert skills.listed(home.parent / "other", data_dir) == []
-    assert skills.text_of(home.parent / "other", data_dir, "secret-plan") is None
+    assert skills.read(home.parent / "other", data_dir, "secret-plan") is None
     assert not skills.any_listed(home.parent / "other", data_dir)
 
 
@@ -57,7 +63,7 @@ def test_a_folder_whose_name_is_not_safe_is_not_there(home: Path, data_dir: Path
     if folder != "..":
         put(home, folder)
     assert skills.listed(home, data_dir) == []
-    assert skills.text_of(home, data_dir, folder) is None
+    assert skills.read(home, data_dir, folder) is None
 
 
 def test_no_link_is_followed(home: Path, data_dir: Path, tmp_path: Path) -> None:
@@ -66,24 +72,24 @@ def test_no_link_is_followed(home: Path, data_dir: Path, tmp_path: Path) -> None
     (home / "skills" / "file" / "SKILL.md").symlink_to(secret)
     (home / "skills" / "folder").symlink_to(secret.parent)
     assert skills.listed(home, data_dir) == []
-    assert skills.text_of(home, data_dir, "file") is None
-    assert skills.text_of(home, data_dir, "folder") is None
+    assert skills.read(home, data_dir, "file") is None
+    assert skills.read(home, data_dir, "folder") is None
 
 
-@pytest.mark.timeout(10)
+@pytest.mark.timeout(60)
 def test_what_is_no_file_is_left_alone_and_stops_nobody(home: Path, data_dir: Path) -> None:
     for folder in ("pipe", "socket"):
         (home / "skills" / folder).mkdir(parents=True)
     os.mkfifo(home / "skills" / "pipe" / "SKILL.md")
     (home / "skills" / "dir" / "SKILL.md").mkdir(parents=True)
     assert skills.listed(home, data_dir) == []
-    assert skills.text_of(home, data_dir, "pipe") is None
+    assert skills.read(home, data_dir, "pipe") is None
 
 
 def test_a_skill_that_is_too_long_is_listed_and_not_used(home: Path, data_dir: Path) -> None:
     put(home, "long", "---\nname: Long\n---\n" + "x" * skills.MAX_BYTES)
     assert [skill.name for skill in skills.listed(home, data_dir)] == ["Long"]
-    assert skills.text_of(home, data_dir, "long") is None
+    assert skills.read(home, data_dir, "long") is None
 
 
 @pytest.mark.parametrize(

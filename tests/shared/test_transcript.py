@@ -496,10 +496,10 @@ def test_the_last_piece_of_a_long_answer_costs_as_much_as_the_first() -> None:
     transcript = Transcript(run_id=RUN)
     costs = []
     for at in range(0, 40_000, 1_000):
-        began = time.perf_counter()
+        began = time.process_time()
         for event in recording.events[at : at + 1_000]:
             fold(transcript, event)
-        costs.append(time.perf_counter() - began)
+        costs.append(time.process_time() - began)
     assert transcript.answer_parts[0].length == 400_000
     assert min(costs[-10:]) < 2 * min(costs[:10])
 

@@ -3,7 +3,7 @@
 from webapp import gunicorn_worker
 from webapp.wsgi import app
 
-gunicorn_worker.HEAD_LIMIT_S = 1.0
-gunicorn_worker.BODY_LIMIT_S = 2.0
+gunicorn_worker.HEAD_LIMIT_S = 2.5
+gunicorn_worker.BODY_LIMIT_S = 4.0
 
 __all__ = ["app"]

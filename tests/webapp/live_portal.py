@@ -48,7 +48,7 @@ class Portal:
         return page
 
     def dial(self, **given: Any) -> websocket.WebSocket:
-        return websocket.create_connection(self.web.socket_url, timeout=10, **given)
+        return websocket.create_connection(self.web.socket_url, timeout=60, **given)
 
     def close(self) -> None:
         self.web.close()
@@ -83,7 +83,7 @@ def closed_with(ws: websocket.WebSocket) -> int | None:
 
 
 def get(url: str) -> int:
-    with urllib.request.urlopen(url, timeout=5) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         return int(answer.status)
 
 

@@ -23,7 +23,7 @@ from webapp.live.live_event import LiveEvent
 NOWHERE = Wanted()
 
 
-def wait_for(condition: Callable[[], Any], *, timeout_s: float = 10.0, what: str = "the condition") -> Any:
+def wait_for(condition: Callable[[], Any], *, timeout_s: float = 60.0, what: str = "the condition") -> Any:
     """The first true value of `condition`; fails after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
@@ -189,6 +189,6 @@ class Reader:
     def stop(self) -> Page:
         self._stopping = True
         self._woken.set()
-        self._thread.join(5)
+        self._thread.join(60)
         self.check()
         return self.page

@@ -14,7 +14,7 @@ from shared.run_state import RunState
 from shared.store import chat_sessions, pauses, users
 from tests.factories import a_run, a_session
 from tests.rig.web import Web
-from tests.webapp.test_actions_runs import Mine
+from tests.webapp.test_actions_runs import Mine, principal
 from tests.webapp.told import events, notes
 from webapp.actions import pauses as actions
 from webapp.actions import runs as run_actions
@@ -121,6 +121,41 @@ def test_an_answer_after_the_deadline_is_refused(asked: Asked) -> None:
     assert asked.stored(asked.approval).state == "pending", "the janitor closes it"
     assert events(asked.web, asked.id) == []
     assert asked.audit() == []
+
+
+def test_an_answer_that_is_too_late_is_kept_and_an_approval_is_not(asked: Asked) -> None:
+    with transaction(asked.web.factory) as db:
+        db.execute(update(Pause).values(expires_at_db=db_now() - 1))
+    for text in ("late", "later", "late"):
+        with pytest.raises(errors.Expired, match="Your answer is kept"):
+            asked.answer(text)
+    assert asked.stored(asked.question).late_answer == "late\n\nlater"
+    with pytest.raises(errors.Expired) as refused:
+        asked.answer("x" * 512 * 1024)
+    assert "kept" not in refused.value.message, "all of it would be more than a turn can be"
+    assert asked.stored(asked.question).late_answer == "late\n\nlater"
+    with pytest.raises(errors.Expired):
+        asked.approve()
+    assert asked.stored(asked.approval).late_answer is None
+
+
+def test_the_same_answer_twice_is_not_kept_as_a_late_one(asked: Asked) -> None:
+    asked.answer("a")
+    with pytest.raises(errors.AlreadyDecided) as refused:
+        asked.answer("a")
+    assert "kept" not in refused.value.message
+    assert asked.stored(asked.question).late_answer is None
+    with pytest.raises(errors.AlreadyDecided, match=r"Mara has decided this already: answered\. Your answer is kept"):
+        asked.answer("another")
+    assert asked.stored(asked.question).late_answer == "another"
+
+
+def test_who_may_not_answer_keeps_nothing(asked: Asked) -> None:
+    asked.answer("a")
+    asked.me = principal(asked.web.user("stranger"))
+    with pytest.raises(errors.NotFound):
+        asked.answer("mine")
+    assert asked.stored(asked.question).late_answer is None
 
 
 def test_an_answer_after_an_abort_is_refused(asked: Asked) -> None:

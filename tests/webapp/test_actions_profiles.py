@@ -128,7 +128,10 @@ def test_two_profiles_never_share_a_home(web: Web, admin: Principal, home: Path)
     first = profiles.add(web.context, admin, ProfileInput(name="work", hermes_home=str(home)))
     for same in (home, link, f"{home}/../home"):
         given = ProfileInput(name="play", hermes_home=str(same))
-        assert "never share" in faults_of(lambda given=given: profiles.add(web.context, admin, given))["hermes_home"]
+        assert (
+            "has this home already"
+            in faults_of(lambda given=given: profiles.add(web.context, admin, given))["hermes_home"]
+        )
     own = ProfileInput(name="play", hermes_home=str(web.settings.hermes_home))
     assert "hermes_home" in faults_of(lambda: profiles.add(web.context, admin, own))
     profiles.change(web.context, admin, first.id, ProfileInput(hermes_home=str(home)))
@@ -306,6 +309,28 @@ def test_what_runs_or_waits_in_its_chats_is_stopped_before_it_is_removed(web: We
 
 
 # ---- permissions
+
+
+def test_what_was_allowed_in_one_home_is_not_in_the_next(
+    web: Web, admin: Principal, home: Path, tmp_path: Path
+) -> None:
+    """A permission never crosses homes, also where a profile moves to another."""
+    other = tmp_path / "other"
+    other.mkdir()
+    row = profiles.add(web.context, admin, ProfileInput(name="work", hermes_home=str(home)))
+    with transaction(web.factory) as db:
+        for profile in ("work", None):
+            approval_grants.add(db, profile=profile, pattern_key="sudo", user=users.get(db, admin.user_id))
+
+    def allowed(profile: str | None) -> tuple[str, ...]:
+        with transaction(web.factory, write=False) as db:
+            return approval_grants.patterns(db, profile)
+
+    profiles.change(web.context, admin, row.id, ProfileInput(hermes_home=str(home), is_default=True))
+    assert allowed("work") == ("sudo",), "the home is the same"
+    profiles.change(web.context, admin, row.id, ProfileInput(hermes_home=str(other), is_default=True))
+    assert (allowed("work"), allowed(None)) == ((), ("sudo",))
+    assert audited(web)[-1] == ("profile_changed", {"profile": "work", "changed": ["hermes_home"], "revoked": 1})
 
 
 def test_a_permission_is_revoked_once_with_a_trace(web: Web, operator: Principal) -> None:

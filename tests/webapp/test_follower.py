@@ -324,7 +324,7 @@ def test_a_jump_in_the_numbers_is_healed_at_once(sources: Sources, session_id: s
     turn.say("unheard ")
     turn.log = log
     turn.say("heard again")
-    wait_for(lambda: reader.error or reader.page.answer(turn.run_id) == turn.text, timeout_s=1)
+    wait_for(lambda: reader.error or reader.page.answer(turn.run_id) == turn.text)
     assert reader.stop().snapshots == 1
 
 

@@ -63,7 +63,7 @@ def test_what_is_published_after_subscribe_returns_is_heard(hub: Hub, client: An
         ear = Ear()
         hub.subscribe(f"s{n}", ear)
         tell(client, f"s{n}")
-        wait_for(lambda ear=ear: ear.seqs == [1], timeout_s=2)
+        wait_for(lambda ear=ear: ear.seqs == [1])
 
 
 def test_one_connection_and_one_thread_serve_all(hub: Hub, client: Any, redis_server: RedisServer) -> None:
@@ -102,7 +102,7 @@ def test_after_a_cut_everybody_is_told_to_look_and_hears_again(
     for n, ear in enumerate(ears):
         hub.subscribe(f"s{n}", ear)
     redis_server.client.client_kill_filter(_type="pubsub")
-    wait_for(lambda: all(ear.heals == 1 for ear in ears), timeout_s=3)
+    wait_for(lambda: all(ear.heals == 1 for ear in ears))
     assert all(ear.losses == 1 for ear in ears)
     tell(client, "s1")
     wait_for(lambda: ears[1].seqs == [1])
@@ -116,10 +116,10 @@ def test_subscribing_while_redis_is_away_promises_a_look_later() -> None:
         ear = Ear()
         started = time.monotonic()
         with pytest.raises(RelayDown):
-            hub.subscribe("s", ear)
-        assert time.monotonic() - started < 3
+            hub.subscribe("s", ear, timeout_s=600)  # it need not wait so long to know
+        assert time.monotonic() - started < 60
         server.start()
-        wait_for(lambda: ear.heals == 1, timeout_s=5)
+        wait_for(lambda: ear.heals == 1)
         tell(connect_url(server.url), "s")
         wait_for(lambda: ear.seqs == [1])
     finally:
@@ -131,19 +131,19 @@ def test_a_connection_that_falls_silent_is_made_anew(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A firewall that forgot the connection sends no reset: only an unanswered ping tells."""
-    for name, value in {"READ_TIMEOUT_S": 0.1, "PING_AFTER_S": 0.2, "SILENCE_S": 0.5}.items():
+    for name, value in {"READ_TIMEOUT_S": 0.1, "PING_AFTER_S": 0.2, "SILENCE_S": 3.0}.items():
         monkeypatch.setattr(f"webapp.live.hub.{name}", value)
     proxy = Proxy(redis_server.socket)
     hub = Hub(Settings(), client=connect_url(proxy.redis_url), keys=KEYS)
     try:
         ear = Ear()
         hub.subscribe("s", ear)
-        time.sleep(0.8)  # pings are answered: the connection stays
+        time.sleep(3.5)  # pings are answered: the connection stays
         assert hub.connections == 1
         proxy.stalled = True
-        wait_for(lambda: ear.losses == 1, timeout_s=3)
+        wait_for(lambda: ear.losses == 1)
         proxy.stalled = False
-        wait_for(lambda: ear.heals == 1, timeout_s=5)
+        wait_for(lambda: ear.heals == 1)
     finally:
         hub.close()
         proxy.close()

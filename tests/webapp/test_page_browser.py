@@ -33,13 +33,6 @@ ANSWER = (
 )
 
 
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Chromium]:
-    made = Chromium()
-    yield made
-    made.close()
-
-
 @pytest.fixture
 def story(portal: Portal) -> Story:
     return Story(portal.factory, title="In the browser", owner=portal.owner)
@@ -49,7 +42,6 @@ def story(portal: Portal) -> Story:
 def watched(chromium: Chromium, portal: Portal) -> Iterator[Watched]:
     with chromium.page(cookies={"portal_zone": "Europe/Berlin"}, url=portal.web.url) as made:
         made.context.add_init_script(KEEP_SOCKETS)
-        made.page.set_default_timeout(10_000)
         yield made
         assert made.violations() == []
         assert made.foreign(portal.web.url) == []
@@ -61,6 +53,9 @@ def go(watched: Watched, portal: Portal, session_id: str) -> Page:
     page.goto(f"{portal.web.url}/chat/{session_id}")
     page.wait_for_selector('#connection[data-conn="live"]')
     return page
+
+
+AT_ITS_END = "() => (s => s.scrollHeight - s.scrollTop - s.clientHeight)(document.getElementById('scroll')) < 5"
 
 
 def shown(page: Page) -> str:
@@ -143,6 +138,7 @@ def test_the_socket_may_be_cut_five_times_in_a_turn(watched: Watched, portal: Po
         say(turn, piece)
         time.sleep(0.01)
         if n % 45 == 20:
+            page.wait_for_function("() => window.__sockets.at(-1).readyState === 1")  # it has come back
             page.evaluate("window.__sockets.at(-1).close(4000, 'cut')")
     finish(turn, page)
     assert re.sub(r"\s", "", page.inner_text(".answer")) == re.sub(r"\s", "", words)
@@ -278,7 +274,7 @@ def test_a_message_over_a_dead_socket_arrives_once(watched: Watched, portal: Por
     }""")
     page.fill("#text", "into the void")
     page.press("#text", "Enter")
-    page.wait_for_function("() => document.getElementById('text').value === ''", timeout=9_000)
+    page.wait_for_function("() => document.getElementById('text').value === ''")
     page.wait_for_selector("#turns .turn--user")
     assert [run.input for run in runs_of(portal, story)] == ["into the void"]
 
@@ -353,7 +349,7 @@ def test_an_approval_marks_the_tab_and_is_decided_by_one_click(watched: Watched,
     page.wait_for_selector(".ask pre")
     assert page.inner_text(".ask pre") == "rm -r  build"
     page.wait_for_function("() => document.title.startsWith('(1) ')")
-    assert "waits for a decision" in page.inner_text("#announce")
+    page.wait_for_function("() => document.getElementById('announce').textContent.includes('waits for a decision')")
     page.click(".ask button[value=once]")
     page.wait_for_selector(".decided")
     assert "Allowed once by" in page.inner_text(".decided")
@@ -364,7 +360,7 @@ def test_older_turns_come_without_moving_the_line_one_reads(watched: Watched, po
     for n in range(40):
         story.turn(f"question {n}", text(0, 0, f"Answer {n}.\n\n" * 4))
     page = go(watched, portal, story.session_id)
-    assert page.evaluate("(s => s.scrollHeight - s.scrollTop - s.clientHeight)(document.getElementById('scroll'))") < 5
+    page.wait_for_function(AT_ITS_END)
     page.evaluate("document.getElementById('scroll').scrollTop = 0")
     first = page.locator("#turns .turn").first
     name, at = first.get_attribute("id"), first.bounding_box()
@@ -397,7 +393,7 @@ def test_reading_further_up_is_not_pulled_down_and_a_button_leads_to_the_end(
     page.wait_for_selector("#jump[hidden]", state="attached")
     turn.say("the end")
     wait_shown(page, "the end")
-    assert page.evaluate("(s => s.scrollHeight - s.scrollTop - s.clientHeight)(document.getElementById('scroll'))") < 5
+    page.wait_for_function(AT_ITS_END)
 
 
 def test_a_reader_is_told_of_start_need_and_end_and_not_of_every_word(
@@ -467,8 +463,8 @@ def test_a_page_whose_portal_went_away_says_so_and_comes_back_by_itself(
             page.wait_for_function("() => document.querySelectorAll('#outbox li').length === 2")
             assert "Not sent yet" in page.inner_text("#outbox li:first-child")
             portal.web.start()
-            page.wait_for_selector('#connection[data-conn="live"]', timeout=25_000)
-            page.wait_for_selector("#turns .turn--user", timeout=15_000)
+            page.wait_for_selector('#connection[data-conn="live"]')
+            page.wait_for_selector("#turns .turn--user")
             page.wait_for_selector("#outbox", state="hidden")
             assert page.locator("#notices [data-unsent]").count() == 0
         with transaction(portal.factory, write=False) as db:

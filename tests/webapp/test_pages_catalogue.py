@@ -298,7 +298,9 @@ def test_a_profile_is_added_and_leads_to_its_page(story: Catalogue, browser: Bro
     assert "Added." in page
     assert "Nothing is allowed always" in page
     posted(browser, answer.headers["Location"].split("?")[0] + "/default", {}, 303)
-    assert re.search(r'id="profile-[0-9a-f]{32}".{0,400}play.{0,100}New chats get it', html(browser, "/profiles"), re.S)
+    assert re.search(
+        r'id="profile-[0-9a-f]{32}".{0,400}play.{0,100}Default for new chats', html(browser, "/profiles"), re.S
+    )
 
 
 def test_an_operator_saves_a_form_whose_locked_fields_are_not_sent(story: Catalogue) -> None:

@@ -233,7 +233,9 @@ def test_the_switch_needs_a_fresh_password_and_the_role(web: Web) -> None:
             row.confirmed_at = row.confirmed_at.replace(year=2020)
     stale = browser.post(path, form)
     assert stale.headers["Location"] == f"/settings?next=/chat/{session_id}"
-    assert "/settings/confirm" in browser.get(stale.headers["Location"]).get_data(as_text=True)
+    asked = browser.get(stale.headers["Location"]).get_data(as_text=True)
+    assert "/settings/confirm" in asked
+    assert "is not done yet" in asked
     assert browser.get(f"/api/chat/sessions/{session_id}").status_code == 404
     assert browser.post("/settings/confirm", {"password": "wrong"}).status_code == 403
     assert browser.post(path, form).headers["Location"].startswith("/settings")

@@ -40,23 +40,23 @@ def test_more_slow_clients_than_threads_are_sent_away(web: WebProcess, sent: byt
     with contextlib.ExitStack() as stack:
         slow = []
         for _ in range(MAX_SOCKETS + SPARE_THREADS + 20):
-            client = stack.enter_context(socket.create_connection(("127.0.0.1", web.port), timeout=20))
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", web.port), timeout=60))
             client.sendall(sent)
             slow.append(client)
-        assert httpx.get(f"{web.url}/healthz", trust_env=False, timeout=20).status_code == 200
+        assert httpx.get(f"{web.url}/healthz", trust_env=False, timeout=60).status_code == 200
         first = slow[0].recv(1000)
         assert first == b"" or first.startswith(b"HTTP/1.1 4")
 
 
 def test_a_body_in_broken_chunks_is_a_bad_request(web: WebProcess) -> None:
-    with socket.create_connection(("127.0.0.1", web.port), timeout=20) as client:
+    with socket.create_connection(("127.0.0.1", web.port), timeout=60) as client:
         client.sendall(CHUNKED.replace(b"7\r\n", b"zz\r\n"))
         assert client.recv(1000).startswith(b"HTTP/1.1 400")
     assert "request.failed" not in web.log()
 
 
 def test_a_body_that_comes_slowly_but_in_time_is_read(web: WebProcess) -> None:
-    with socket.create_connection(("127.0.0.1", web.port), timeout=20) as client:
+    with socket.create_connection(("127.0.0.1", web.port), timeout=60) as client:
         for piece in (BODY.replace(b"1000", b"14"), b"&a", b"=b", b"&c="):
             client.sendall(piece)
         assert client.recv(1000).startswith(b"HTTP/1.1 ")

@@ -109,7 +109,7 @@ def test_a_foreign_origin_gets_no_socket(portal: Portal) -> None:
     ],
 )
 def test_a_broken_handshake_is_answered_as_a_bad_request(portal: Portal, headers: str) -> None:
-    with socket.create_connection(("127.0.0.1", portal.web.port), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", portal.web.port), timeout=60) as connection:
         connection.sendall(f"GET /chat-run HTTP/1.1\r\nHost: 127.0.0.1:{portal.web.port}\r\n{headers}\r\n".encode())
         assert connection.recv(4096).startswith(b"HTTP/1.1 400")
 

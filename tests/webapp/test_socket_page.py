@@ -23,10 +23,10 @@ class PageSocket:
 
     def __init__(self, portal: Portal, session_id: str, **place: Any) -> None:
         query = urlencode({"view": "html", "session_id": session_id, **place})
-        self.ws = websocket.create_connection(f"{portal.web.socket_url}?{query}", timeout=20, origin=portal.web.url)
+        self.ws = websocket.create_connection(f"{portal.web.socket_url}?{query}", timeout=60, origin=portal.web.url)
         self.frames: list[str] = []
         self.cursors: list[tuple[str, str, int, int]] = []
-        self.times: list[float] = []
+        self._lock = threading.Lock()
         threading.Thread(target=self._read, daemon=True).start()
 
     def send(self, **fields: str) -> None:
@@ -35,20 +35,27 @@ class PageSocket:
 
     def wait(self, text: str) -> str:
         """The first frame that holds `text`."""
-        return wait_for(lambda: next((frame for frame in self.frames if text in frame), None), what=text)
+
+        def look() -> str | None:
+            with self._lock:
+                return next((frame for frame in self.frames if text in frame), None)
+
+        return wait_for(look, what=text)
 
     @property
     def last(self) -> int:
-        return self.cursors[-1][3] if self.cursors else -1
+        with self._lock:
+            return self.cursors[-1][3] if self.cursors else -1
 
     def _read(self) -> None:
         try:
             while frame := self.ws.recv():
-                self.frames.append(str(frame))
-                self.times.append(time.monotonic())
-                if found := CURSOR.search(str(frame)):
-                    kind, epoch, first, last = found.groups()
-                    self.cursors.append((kind, epoch, int(first), int(last)))
+                found = CURSOR.search(str(frame))
+                with self._lock:
+                    self.frames.append(str(frame))
+                    if found:
+                        kind, epoch, first, last = found.groups()
+                        self.cursors.append((kind, epoch, int(first), int(last)))
         except (OSError, websocket.WebSocketException):
             return
 

@@ -274,7 +274,7 @@ def test_a_chat_offers_the_skills_of_its_profile_and_the_portals_own(skilled: We
     assert folders(html(browser, "/chat/skills?profile=gone")) == ["", "homely", "shared"]
     page = html(browser, "/chat/skills?profile=work&skill_folder=workly")
     assert 'value="workly" checked' in page
-    for words in ("Workly", "What workly does", "of the profile", "of the portal"):
+    for words in ("Workly", "What workly does", "this profile", "the portal"):
         assert words in page
     program = skilled.program(skilled.admin)
     found = program.get("/api/skills?profile=work").json["skills"]

@@ -67,6 +67,8 @@ ROUTES: dict[tuple[str, str], Route] = {
     ("POST", "/chat/<session_id>/delete"): Route("delete", form=()),
     ("POST", "/chat/<session_id>/undelete"): Route("undelete", form=()),
     ("GET", "/chat/skills"): Route(),
+    ("GET", "/chat/skills/<folder_name>"): Route(),
+    ("POST", "/chat/skills/<folder_name>"): Route(form=(("sha256", "0" * 64),)),
     # profiles and models
     ("GET", "/profiles"): Route(),
     ("GET", "/profiles/new"): Route(),
@@ -104,13 +106,15 @@ ROUTES: dict[tuple[str, str], Route] = {
     ("POST", "/api/chat/runs/<run_id>/retry"): Route("send", json=()),
     ("GET", "/api/models"): Route(),
     ("GET", "/api/skills"): Route(),
+    ("GET", "/api/skills/<folder_name>"): Route(),
+    ("POST", "/api/skills/<folder_name>/consent"): Route(json=(("sha256", "0" * 64),)),
     ("GET", "/api/profiles"): Route(),
     ("GET", "/api/openapi.json"): Route(),
     ("GET", "/api/docs"): Route(),
 }
 
 
-OTHER_IDS = {"profile_id": "default", "model_id": "0" * 32, "grant_id": "0" * 32}
+OTHER_IDS = {"profile_id": "default", "model_id": "0" * 32, "grant_id": "0" * 32, "folder_name": "gone"}
 
 
 def served(app: Flask) -> set[tuple[str, str]]:

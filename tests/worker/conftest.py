@@ -21,6 +21,8 @@ from shared.store import runs as run_store
 from shared.transcript import fold
 from shared.transcript_json import from_json, to_json
 from tests import factories
+from tests.rig.bridge_child import BridgeChild
+from tests.rig.hermes import ScriptedModel
 from tests.rig.redis_server import RedisServer
 from tests.rig.worker_process import FAST
 from tests.worker.scripted_backend import EFFECTS, ScriptedBackend, serve
@@ -155,36 +157,54 @@ class Desk:
         """How often the backend was asked for this turn."""
         return self.effects().count(f"turn {run_id}")
 
-    def wait(self, condition: Callable[[], Any], timeout_s: float = 15.0, what: str = "the condition") -> Any:
+    def wait(self, condition: Callable[[], Any], timeout_s: float = 60.0, what: str = "the condition") -> Any:
         deadline = time.monotonic() + timeout_s
         while not (value := condition()):
             assert time.monotonic() < deadline, f"{what} did not come true in {timeout_s:g} s"
             time.sleep(0.02)
         return value
 
-    def wait_final(self, run_id: str, timeout_s: float = 20.0) -> str:
+    def wait_final(self, run_id: str, timeout_s: float = 60.0) -> str:
         self.wait(lambda: self.state(run_id) in FINAL, timeout_s, f"the end of {run_id} ({self.state(run_id)})")
         return self.state(run_id)
 
     def close(self) -> None:
+        self.backend.released.set()
         contexts = [self.context, *(process.context for process in self.processes)]
         for context in contexts:
             context.draining.set()
             for live in context.live_runs.all():
                 live.shut_down()
         for thread in self.threads:
-            thread.join(10)
+            thread.join(60)
+            assert not thread.is_alive(), "a run that does not end"
         for process in self.processes:
             process.close()
         for context in contexts:
             context.engine.dispose()
 
 
+@pytest.fixture(scope="module")
+def model(hermes_python: Path) -> Iterator[ScriptedModel]:
+    """Behind the bridge children of a module."""
+    model = ScriptedModel()
+    yield model
+    model.close()
+
+
+@pytest.fixture(scope="module")
+def child(model: ScriptedModel) -> Iterator[BridgeChild]:
+    """The real bridge child, as it comes, for the tests of a module."""
+    child = BridgeChild(model)
+    yield child.start()
+    child.close()
+
+
 @pytest.fixture
 def desk(
     database_url: str, redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Desk]:
-    """A worker's desk on each kind of database, with waits of seconds instead of minutes."""
+    """A worker's desk on each kind of database, which looks and sweeps often."""
     yield from a_desk(database_url, redis_server.url, tmp_path, monkeypatch)
 
 

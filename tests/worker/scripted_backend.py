@@ -2,9 +2,10 @@
 
 Steps: {"text"|"reasoning": str, "times": n, "every_s": s}, {"status": str}, {"tool": name, "id", "arguments", "result",
 "error", "takes_s"}, {"approval": command, "choices"}, {"clarify": question}, {"withdraw": key}, {"sleep": s},
-{"deaf": s} (does not stop), {"block": true} (until it is stopped), {"alive": n} (keepalives), {"usage": {...}},
-{"todos": [...]}, {"raise": error class, "message"}, {"refuse": n} (the first n tries), {"kill": true} (its process,
-before anything is sent), {"cut": true} (the stream just ends). A text that is no such list is answered with itself.
+{"deaf": s} (does not stop, but for the end of the test), {"block": true} (until it is stopped), {"alive": n}
+(keepalives), {"usage": {...}}, {"todos": [...]}, {"raise": error class, "message"}, {"refuse": n}
+(the first n tries), {"kill": true} (its process, before anything is sent), {"cut": true} (the stream just ends). A text
+that is no such list is answered with itself.
 
 Each turn and each tool call appends one line to the file PORTAL_TEST_EFFECTS: the oracle for "at most once".
 """
@@ -39,6 +40,7 @@ class ScriptedBackend:
         )
         self.answers: list[tuple[str, Any]] = []  # what `respond` was called with, by key
         self.tries: Counter[str] = Counter()
+        self.released = threading.Event()  # the test is over: nobody need be deaf any more
 
     def stream(self, turn: base.Turn, controls: base.Controls) -> Iterator[base.Item]:
         steps = _steps(turn.input)
@@ -100,7 +102,7 @@ class ScriptedBackend:
         elif "sleep" in step:
             stopped.wait(step["sleep"])
         elif "deaf" in step:
-            time.sleep(step["deaf"])
+            self.released.wait(step["deaf"])
         elif "block" in step:
             stopped.wait()
         elif "alive" in step:

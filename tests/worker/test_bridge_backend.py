@@ -21,12 +21,12 @@ from tests.rig.worker_process import FAST
 from tests.worker.bridge_desk import BridgeDesk
 from tests.worker.conftest import Desk
 from worker.backends.base import HistoryMessage
-from worker.backends.bridge import manager
+from worker.backends.bridge import backend, manager, turn
 from worker.backends.bridge.backend import BridgeBackend
 from worker.runs import start
 
 KEY = "MODEL_KEY_OF_THE_TEST"
-GRACE_S = 10.0  # far above what an agent needs to stop, also on a busy machine
+GRACE_S = 30.0  # far above what an agent needs to stop, also on a busy machine
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +65,8 @@ def shared_bridge(shared_home: HermesHome, tmp_path_factory: pytest.TempPathFact
 @pytest.fixture
 def bridge(shared_bridge: BridgeBackend, sqlite_desk: Desk, monkeypatch: pytest.MonkeyPatch) -> BridgeDesk:
     monkeypatch.setattr(manager, "FIRST_DELAY_S", 0.05)
+    monkeypatch.setattr(backend, "LOOK_TIMEOUT_S", 60.0)
+    monkeypatch.setattr(turn, "STORY_S", 60.0)
     sqlite_desk.context.settings = sqlite_desk.settings.model_copy(update={"abort_grace_s": GRACE_S})
     return BridgeDesk(sqlite_desk, shared_bridge, monkeypatch)
 
@@ -147,7 +149,7 @@ def test_a_failed_model_fails_the_run_with_its_cause(bridge: BridgeDesk, text: s
 
 def test_two_turns_at_once_do_not_wait_for_each_other(bridge: BridgeDesk) -> None:
     bridge.desk.start_threads()  # its lease must be renewed on a slow machine
-    slow = bridge.begin("[[stream:400:20]]")
+    slow = bridge.begin("[[stream:9000:20]]")
     bridge.desk.wait(lambda: bridge.desk.seen_text(slow), what="the slow one's text")
     assert bridge.text(bridge.run("[[say:Quick.]]")) == "Quick."
     assert bridge.desk.state(slow) == "running"
@@ -323,7 +325,7 @@ def test_a_question_waits_for_its_answer_in_own_words(bridge: BridgeDesk) -> Non
 @pytest.mark.parametrize(
     ("text", "ready"),
     [
-        ("[[stream:2000:10]]", "message.delta"),
+        ("[[stream:9000:10]]", "message.delta"),
         ('[[say:Before.]] [[tool:terminal:{"command":"sleep 60; touch mark"}]]', "tool.started"),
         ("[[hang:60]]", "status.updated"),
         (f"[[say:Before.]] {DANGER}", "approval.requested"),

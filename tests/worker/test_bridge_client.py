@@ -39,7 +39,7 @@ class Peer:
             self.endpoint = f"ipc://{endpoint}"
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def client(self, response_timeout_s: float = 5.0) -> BridgeClient:
+    def client(self, response_timeout_s: float = 60.0) -> BridgeClient:
         return BridgeClient(self.endpoint, SECRET, response_timeout_s=response_timeout_s)
 
     def _accept(self) -> None:
@@ -157,7 +157,7 @@ def test_many_requests_run_side_by_side(peer: Callable[..., Peer]) -> None:
     barrier = threading.Barrier(8)
 
     def behave(connection: socket.socket, line: bytes) -> None:
-        barrier.wait(10)
+        barrier.wait(60)
         connection.sendall(OK)
 
     client = peer(behave).client()
@@ -165,7 +165,7 @@ def test_many_requests_run_side_by_side(peer: Callable[..., Peer]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert not barrier.broken
     assert not any(thread.is_alive() for thread in threads)
 
@@ -221,14 +221,14 @@ def test_a_line_without_end_is_refused_before_it_fills_the_memory(peer: Callable
 
 def test_no_answer_in_time_is_a_timeout_also_while_half_a_line_comes(peer: Callable[..., Peer]) -> None:
     def behave(connection: socket.socket, line: bytes) -> None:
-        for _ in range(100):
+        for _ in range(3_000):
             connection.sendall(b" ")
             time.sleep(0.02)
 
     began = time.monotonic()
     with pytest.raises(BackendTimeout, match="did not answer"):
         peer(behave).client(response_timeout_s=0.3).request("ping")
-    assert time.monotonic() - began < 1.5
+    assert time.monotonic() - began < 20
 
 
 def test_a_request_over_the_limit_is_refused_here(peer: Callable[..., Peer]) -> None:
@@ -262,25 +262,25 @@ def test_a_stream_gives_line_after_line_and_says_when_none_came(peer: Callable[.
 
     def behave(connection: socket.socket, line: bytes) -> None:
         connection.sendall(OK + b'{"n":1}\n{"n":')
-        go_on.wait(10)
+        go_on.wait(60)
         connection.sendall(b'2}\n{"n":3}\n')
         connection.shutdown(socket.SHUT_RDWR)
 
     connection = peer(behave).client().open()
-    connection.ask("stream", {"run_id": "r"}, 5)
-    assert connection.line(5) == {"n": 1}
+    connection.ask("stream", {"run_id": "r"}, 60)
+    assert connection.line(60) == {"n": 1}
     assert connection.line(0.05) is None
     go_on.set()
-    assert [connection.line(5), connection.line(5)] == [{"n": 2}, {"n": 3}]
+    assert [connection.line(60), connection.line(60)] == [{"n": 2}, {"n": 3}]
     with pytest.raises(Cut):
-        connection.line(5)
+        connection.line(60)
     connection.close()
 
 
 def test_who_reads_hears_of_a_cut_by_another_thread(peer: Callable[..., Peer]) -> None:
     connection = peer(sends(OK)).client().open()
-    connection.ask("stream", {}, 5)
+    connection.ask("stream", {}, 60)
     threading.Timer(0.05, connection.cut).start()
     with pytest.raises(Cut):
-        connection.line(10)
+        connection.line(60)
     connection.close()

@@ -5,7 +5,6 @@ Workers and agents take seconds to start: a test goes on with those that live, a
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -25,7 +24,7 @@ from tests.worker.conftest import Desk, a_desk
 from worker.celery_config import make_app
 
 APP = "worker.celery_app"
-TOLD_S = 5.0  # at most: it is over when all have answered
+TOLD_S = 60.0  # at most: it is over when all have answered
 
 
 class Bridges:
@@ -47,7 +46,7 @@ class Bridges:
         """Just that many workers."""
         for surplus in self.workers[count:]:
             surplus.kill_group()
-        environ = {**self.desk.environ, **self.home.environ, "PORTAL_ABORT_GRACE_S": "3"}
+        environ = {**self.desk.environ, **self.home.environ, "PORTAL_SHUTDOWN_GRACE_S": "1"}
         for _ in range(count - len(self.workers)):
             self._all.append(self.stack.enter_context(WorkerProcess(environ, app=APP, wait=False)))
         for worker in self.workers:
@@ -68,13 +67,19 @@ class Bridges:
     def run(self, text: str, session_id: str, **given: Any) -> str:
         run_id = self.submit(text, session_id, **given)
         self.send(run_id)
-        self.desk.wait_final(run_id, 40)
+        self.desk.wait_final(run_id)
         assert self.desk.state(run_id) == "completed", self.desk.row(run_id).error
         return run_id
 
     def seen(self) -> list[list[dict[str, Any]]]:
         """What `celery inspect portal_bridge` tells, by worker."""
-        return self._asked("portal_bridge")
+
+        def answering() -> list[list[dict[str, Any]]] | None:
+            told = self._asked("portal_bridge")
+            return told if all(facts.get("answers", True) for child in told for facts in child) else None
+
+        found: list[list[dict[str, Any]]] = wait_for(answering, "children that answer, on a machine that may be busy")
+        return found
 
     def child(self) -> dict[str, Any]:
         """The one child there is."""
@@ -83,6 +88,10 @@ class Bridges:
 
     def tell(self, command: str, **arguments: Any) -> list[str]:
         return [str(answer["ok"]) for answer in self._asked(command, **arguments)]
+
+    def refused(self, command: str, profile: str) -> str:
+        (answer,) = self._asked(command, profile=profile)
+        return str(answer["error"])
 
     def _asked(self, command: str, **arguments: Any) -> list[Any]:
         """The answers of all workers, which may have one name."""
@@ -128,12 +137,14 @@ def test_operators_see_the_children_and_what_they_hold(bridges: Bridges) -> None
     assert (child["sessions"], child["busy"], child["idle"], child["runs"]) == (held + 1, 0, held + 1, 0)
     assert 40 < child["memory_mb"] < 1_000
     assert "secret" not in str(child).lower()
-    slow = bridges.submit("[[stream:300:20]]", session_id)
+    slow = bridges.submit("[[stream:9000:20]]", session_id)
     bridges.send(slow)
     bridges.desk.wait(lambda: bridges.desk.seen_text(slow), what="some text")
     child = bridges.child()
     assert (child["sessions"], child["busy"], child["idle"], child["runs"]) == (held + 1, 1, held, 1)
-    bridges.desk.wait_final(slow)
+    with bridges.desk.db() as db:
+        run_store.request_abort(db, slow, by_name="Ada")
+    assert bridges.desk.wait_final(slow) == "aborted"
 
 
 def test_an_operator_may_drop_a_session_and_it_is_told_its_history(bridges: Bridges) -> None:
@@ -154,9 +165,10 @@ def test_an_operator_may_start_the_children_again(bridges: Bridges, at_once: boo
     session_id = desk.session(source="cli", on_failure="continue")
     bridges.run("[[say:My name is Ada.]]", session_id)
     old = bridges.child()["pid"]
-    slow = bridges.submit("[[stream:100:20]]", session_id)
+    slow = bridges.submit("[[stream:300:20]]", session_id)
     bridges.send(slow)
     desk.wait(lambda: desk.seen_text(slow), what="some text")
+    assert "There is no profile 'nobody'. There are: default" in bridges.refused("portal_bridge_restart", "nobody")
     (told,) = bridges.tell("portal_bridge_restart", at_once=at_once)
     assert told == f"1 started again; 1 turns {'are ended' if at_once else 'go on to their end'}"
     desk.wait_final(slow)
@@ -194,15 +206,13 @@ def test_a_worker_that_ends_takes_its_child_and_the_childs_tools_along(bridges: 
         f'[[say:Wait.]] [[tool:terminal:{{"command":"{mark}"}}]]', bridges.desk.session(source="cli")
     )
     bridges.send(run_id)
-    wait_for(lambda: running(mark), "the tool", 30)
+    wait_for(lambda: running(mark), "the tool")
     child = bridges.child()["pid"]
-    began = time.monotonic()
     if how == "SIGTERM":
         worker.terminate()
     else:
         os.kill(worker.pid, signal.SIGKILL)
-    wait_for(lambda: not is_alive(child) and running(mark) == [], "the end of the child and its tool", 10)
-    worker.process.wait(10)
-    assert time.monotonic() - began < 10
+    wait_for(lambda: not is_alive(child) and running(mark) == [], "the end of the child and its tool")
+    worker.process.wait(60)
     if how == "SIGTERM":
         assert (bridges.desk.state(run_id), bridges.desk.row(run_id).reason) == ("interrupted", "shutdown")

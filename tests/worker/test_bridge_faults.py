@@ -41,6 +41,7 @@ def home(tmp_path: Path) -> ScriptedHome:
 def make(sqlite_desk: Desk, home: ScriptedHome, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., BridgeDesk]]:
     """A desk whose `cli` sessions are answered by the stand-in; nothing of it is left after the test."""
     monkeypatch.setattr(manager, "FIRST_DELAY_S", 0.05)
+    monkeypatch.setattr(turn, "STORY_S", 60.0)
     made: list[BridgeBackend] = []
 
     def make(**environ: str) -> BridgeDesk:
@@ -243,7 +244,7 @@ def test_a_child_that_ends_interrupts_its_runs_at_once(
         pause = desk.asked(run_id)
         for child in desk.backend._manager.children():
             with contextlib.suppress(BackendError):  # it may die before it answers
-                child.client.request("steer", timeout_s=5)
+                child.client.request("steer", timeout_s=60)
     assert desk.ended(run_id) == ("interrupted", "backend_lost")
     assert said in desk.said(run_id)
     assert desk.text(run_id) == "Hello"
@@ -257,15 +258,16 @@ def test_a_child_that_ends_interrupts_its_runs_at_once(
     assert desk.ended(desk.run("again")) == ("completed", None), "the next run gets a child"
 
 
-def test_the_other_turns_of_a_child_that_dies_are_interrupted_too(desk: BridgeDesk, home: ScriptedHome) -> None:
+def test_the_other_turns_of_a_child_that_dies_are_interrupted_too(
+    desk: BridgeDesk, home: ScriptedHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turn, "QUIET_S", 600.0)  # nobody has to ask whether it lives
     home.script(turn=[HELLO, {"hang": True}])
     runs = [desk.begin("go") for _ in range(3)]
     for run_id in runs:
         desk.desk.wait(lambda run_id=run_id: desk.desk.seen_text(run_id), what="the first text")
     os.kill(pid_of(desk), signal.SIGKILL)
-    began = time.monotonic()
     assert [desk.ended(run_id) for run_id in runs] == [("interrupted", "backend_lost")] * 3
-    assert time.monotonic() - began < 3
 
 
 def test_a_child_that_died_while_nobody_looked_is_replaced_for_the_next_turn(
@@ -278,7 +280,7 @@ def test_a_child_that_died_while_nobody_looked_is_replaced_for_the_next_turn(
 
     def die_first() -> Any:
         os.kill(child.pid or 0, signal.SIGKILL)
-        child.gone.wait(5)
+        child.gone.wait(60)
         return open_to()
 
     monkeypatch.setattr(child.client, "open", die_first)
@@ -286,6 +288,15 @@ def test_a_child_that_died_while_nobody_looked_is_replaced_for_the_next_turn(
     assert desk.ended(run_id) == ("completed", None)
     assert len(home.requests("chat")) == 2
     assert desk.backend._manager.starts == 2
+
+
+def test_a_turn_that_was_taken_is_never_sent_to_the_next_child(desk: BridgeDesk, home: ScriptedHome) -> None:
+    """P2: the child dies when it has taken the turn, before its stream is asked for."""
+    home.script(chat=["die"], turn=[HELLO])
+    run_id = desk.run("go")
+    assert desk.ended(run_id) == ("interrupted", "backend_lost")
+    assert "killed by SIGKILL" in desk.said(run_id)
+    assert len(home.requests("chat")) == 1
 
 
 # ---- it cannot start
@@ -317,15 +328,16 @@ def test_one_that_is_never_ready_is_said_in_time(make: Callable[..., BridgeDesk]
 
 
 def test_an_abort_does_not_wait_for_a_start(desk: BridgeDesk, home: ScriptedHome) -> None:
-    home.script(start=[{"sleep": 8}])
+    home.script(start=[{"hang": True}])
     desk.desk.start_threads()
     run_id = desk.begin("go")
     desk.desk.wait(lambda: "status.updated" in desk.desk.names(run_id), what="that it starts the agent")
-    began = time.monotonic()
     desk.abort(run_id)
     assert desk.ended(run_id)[0] == "aborted"
-    assert time.monotonic() - began < 3
     assert home.requests("chat") == []
+    (child,) = desk.backend._manager.children()
+    assert not child.ready.is_set(), "it still starts"
+    assert not child.gone.is_set()
 
 
 # ---- refusals
@@ -370,8 +382,9 @@ def test_a_no_is_not_asked_again(desk: BridgeDesk, home: ScriptedHome, code: str
 
 
 def test_a_run_that_does_not_stop_takes_the_whole_child_with_it_and_says_so(
-    desk: BridgeDesk, home: ScriptedHome, tmp_path: Path
+    make: Callable[..., BridgeDesk], home: ScriptedHome, tmp_path: Path
 ) -> None:
+    desk = make(PORTAL_ABORT_GRACE_S="1.5")
     word = f"portal-tool-of-{tmp_path.name}-{os.getpid()}"
     desk.desk.start_threads()
     home.script(turn=[HELLO, {"hang": True}])
@@ -383,7 +396,7 @@ def test_a_run_that_does_not_stop_takes_the_whole_child_with_it_and_says_so(
     began = time.monotonic()
     desk.abort(run_id)
     assert desk.ended(run_id)[0] == "aborted"
-    assert 1.4 < time.monotonic() - began < 4
+    assert time.monotonic() - began > 1.4
     assert [each["run_id"] for each in home.requests("interrupt")] == [run_id], "told once, and politely first"
     assert desk.desk.events(run_id)[-1].data.stage == "killed"
     assert desk.ended(other) == ("interrupted", "backend_lost")
@@ -392,9 +405,12 @@ def test_a_run_that_does_not_stop_takes_the_whole_child_with_it_and_says_so(
     assert desk.text(run_id) == desk.text(other) == "Hello"
 
 
-def test_a_run_that_talks_on_after_it_was_told_to_stop_is_ended_too(desk: BridgeDesk, home: ScriptedHome) -> None:
+def test_a_run_that_talks_on_after_it_was_told_to_stop_is_ended_too(
+    make: Callable[..., BridgeDesk], home: ScriptedHome
+) -> None:
+    desk = make(PORTAL_ABORT_GRACE_S="1.5")
     desk.desk.start_threads()
-    home.script(turn=[{"event": "stream.delta", "text": "on and on "}, {"sleep": 0.01}] * 2_000)
+    home.script(turn=[{"event": "stream.delta", "text": "on and on "}, {"sleep": 0.01}] * 20_000)
     run_id = desk.begin("go")
     desk.desk.wait(lambda: desk.desk.seen_text(run_id), what="some text")
     pid = pid_of(desk)
@@ -403,9 +419,12 @@ def test_a_run_that_talks_on_after_it_was_told_to_stop_is_ended_too(desk: Bridge
     wait_for(lambda: not psutil.pid_exists(pid), "the end of the child")
 
 
-def test_a_run_that_was_ended_here_and_goes_on_there_is_ended_there_too(desk: BridgeDesk, home: ScriptedHome) -> None:
+def test_a_run_that_was_ended_here_and_goes_on_there_is_ended_there_too(
+    make: Callable[..., BridgeDesk], home: ScriptedHome
+) -> None:
     """Nobody reads it any more, so no end of it is seen."""
-    home.script(turn=[{"event": "stream.delta", "text": "on and on "}, {"sleep": 0.01}] * 2_000)
+    desk = make(PORTAL_ABORT_GRACE_S="4")
+    home.script(turn=[{"event": "stream.delta", "text": "on and on "}, {"sleep": 0.01}] * 20_000)
     run_id = desk.begin("go")
     desk.desk.wait(lambda: desk.desk.seen_text(run_id), what="some text")
     pid = pid_of(desk)
@@ -416,7 +435,8 @@ def test_a_run_that_was_ended_here_and_goes_on_there_is_ended_there_too(desk: Br
     assert [each["run_id"] for each in home.requests("interrupt")] == [run_id]
 
 
-def test_one_that_stops_when_told_is_left_alive(desk: BridgeDesk, home: ScriptedHome) -> None:
+def test_one_that_stops_when_told_is_left_alive(make: Callable[..., BridgeDesk], home: ScriptedHome) -> None:
+    desk = make(PORTAL_ABORT_GRACE_S="4")
     desk.desk.start_threads()
     usage = {"input_tokens": 1, "output_tokens": 2, "cached_tokens": 0, "reasoning_tokens": 0}
     home.script(turn=[HELLO, {"wait": "interrupt"}, {"event": "run.interrupted", "usage": usage}])
@@ -427,7 +447,7 @@ def test_one_that_stops_when_told_is_left_alive(desk: BridgeDesk, home: Scripted
     assert desk.ended(run_id)[0] == "aborted"
     end = desk.desk.events(run_id)[-1].data
     assert (end.stage, end.note) == ("acknowledged", None)
-    time.sleep(1.7)  # longer than the grace
+    time.sleep(4.2)  # longer than the grace
     assert pid_of(desk) == pid
     assert desk.desk.row(run_id).usage["input_tokens"] == 1
 
@@ -439,12 +459,12 @@ def test_a_quiet_child_that_lives_holds_off_the_limit_and_a_dead_one_does_not(
     make: Callable[..., BridgeDesk], home: ScriptedHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(turn, "QUIET_S", 0.05)
-    monkeypatch.setattr(turn, "ASIDE_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(turn, "ASIDE_TIMEOUT_S", 1.0)
     desk = make(PORTAL_ABORT_GRACE_S="0.5")
-    quick = desk.desk.settings.model_copy(update={"run_quiet_timeout_s": 1.0, "abort_grace_s": 0.5})
+    quick = desk.desk.settings.model_copy(update={"run_quiet_timeout_s": 3.0})
     desk.desk.context.settings = quick
     desk.desk.start_threads()
-    home.script(turn=[HELLO, {"sleep": 2.5}, HELLO])
+    home.script(turn=[HELLO, {"sleep": 4.5}, HELLO])
     assert desk.text(desk.run("go")) == "HelloHello"
     assert len(home.requests("ping")) > 5
     home.script(turn=[HELLO, {"deaf": True}, {"hang": True}])

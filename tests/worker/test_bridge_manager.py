@@ -19,9 +19,10 @@ from typing import Any
 import pytest
 
 from shared import settings as portal_settings
-from shared.errors import BackendUnavailable, SettingsError, StartFailed
-from tests.rig.bridge import ScriptedHome, running, wait_for
+from shared.errors import BackendUnavailable, SettingsError, StartFailed, Unavailable
+from tests.rig.bridge import ScriptedHome, other_launcher, running, wait_for
 from tests.rig.portal import clean_environ, is_alive
+from worker.backends import offered
 from worker.backends.bridge import child as bridge_child
 from worker.backends.bridge import endpoints as bridge_endpoints
 from worker.backends.bridge import manager as bridge_manager
@@ -93,7 +94,7 @@ def test_many_who_need_it_at_once_get_the_same(managed: Callable[..., BridgeMana
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert (len(found), len(set(found)), manager.starts) == (12, 1, 1)
 
 
@@ -234,10 +235,19 @@ def test_one_that_exits_at_once_says_why(managed: Callable[..., BridgeManager], 
 
 def test_one_that_is_never_ready_is_ended_and_said(managed: Callable[..., BridgeManager], home: ScriptedHome) -> None:
     home.script(start=[{"stay": True}, {"stderr": "still importing\n"}, {"hang": True}])
-    began = time.monotonic()
+    manager = managed()
+
+    def lose_patience() -> None:
+        """As soon as it has said something, the time to get ready is over."""
+        wait_for(lambda: [child for child in manager.children() if "importing" in child.tail()], "what it says")
+        for child in manager.children():
+            object.__setattr__(child.spec, "startup_timeout_s", 0.5)
+
+    impatient = threading.Thread(target=lose_patience)
+    impatient.start()
     with pytest.raises(StartFailed, match=r"not ready after 0\.5 s.*still importing"):
-        managed(HERMES_AGENT_BRIDGE_STARTUP_TIMEOUT_MS="500").take("run")
-    assert time.monotonic() - began < 5
+        manager.take("run")
+    impatient.join(60)
     wait_for(lambda: running(str(home.path)) == [], "the end of the child")
 
 
@@ -254,12 +264,63 @@ def test_an_interpreter_that_is_none_is_said(home: ScriptedHome, tmp_path: Path)
 def test_a_home_that_is_not_there_is_said(home: ScriptedHome, tmp_path: Path) -> None:
     where = tmp_path / "elsewhere"
     manager = BridgeManager(home.settings(), lambda: where, profile="work")
-    with pytest.raises(StartFailed, match=f"'work', {where}, is not there"):
+    with pytest.raises(StartFailed, match="'work' is not there") as caught:
         manager.take("run")
+    assert str(where) not in caught.value.message, "members do not see where it is"
+    assert f"'work', {where}, is not there" in (manager.failure or ""), "operators do"
     where.write_text("a file, no folder")
     with pytest.raises(StartFailed, match="is not there"):
         manager.take("run")
     manager.close()
+
+
+@pytest.fixture
+def read_only(tmp_path: Path) -> Iterator[Path]:
+    """A folder that its owner can read and nobody can write, not even root."""
+    folder = tmp_path / "sealed"
+    folder.mkdir()
+    folder.chmod(0o500)
+    if os.geteuid() != 0:
+        yield folder
+        return
+    try:
+        sealed = subprocess.run(["chattr", "+i", folder], capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        sealed = False
+    if not sealed:  # a file system without that: the kernel's own has folders of the kind
+        yield Path("/sys/kernel")
+        return
+    yield folder
+    subprocess.run(["chattr", "-i", folder], check=True)
+
+
+def test_a_home_that_cannot_be_written_is_said(home: ScriptedHome, read_only: Path) -> None:
+    manager = BridgeManager(home.settings(), lambda: read_only, profile="work")
+    with pytest.raises(StartFailed, match=r"'work' cannot be written by the worker \(\w+.*\)") as caught:
+        manager.take("run")
+    assert str(read_only) not in caught.value.message
+    assert str(read_only) in (manager.failure or "")
+    assert manager.starts == 0
+    assert offered.home_fault(read_only) is not None
+    assert "cannot be written" in (offered.home_fault(read_only) or "")
+    manager.close()
+
+
+def test_a_home_that_can_be_used_is_left_as_it_was(home: ScriptedHome, managed: Callable[..., BridgeManager]) -> None:
+    before = sorted(each.name for each in home.path.iterdir())
+    assert offered.home_fault(home.path) is None
+    assert sorted(each.name for each in home.path.iterdir()) == before
+
+
+def test_what_a_child_said_of_its_home_is_for_operators(
+    managed: Callable[..., BridgeManager], home: ScriptedHome
+) -> None:
+    home.script(start=[{"stderr": f"broken: {home.path}/plugins/x.py, line 3\n"}, {"exit": 3}])
+    manager = managed()
+    with pytest.raises(StartFailed) as caught:
+        manager.take("run")
+    assert "broken: $HERMES_HOME/plugins/x.py, line 3" in caught.value.message
+    assert f"broken: {home.path}/plugins/x.py" in (manager.failure or "")
 
 
 @pytest.mark.parametrize("where", ["/", "/usr", "/usr/bin/../"])
@@ -275,21 +336,23 @@ def test_a_folder_of_the_system_is_no_home(home: ScriptedHome, where: str) -> No
 
 
 def test_after_a_failed_start_turns_fail_at_once_until_it_is_tried_again(
-    managed: Callable[..., BridgeManager], home: ScriptedHome, quick: None
+    managed: Callable[..., BridgeManager], home: ScriptedHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(bridge_manager, "FIRST_DELAY_S", 300.0)  # no machine is that slow
+    monkeypatch.setattr(bridge_manager, "LONGEST_DELAY_S", 1_200.0)
     home.script(start=[{"exit": 1}])
     manager = managed()
     starts = []
-    for _ in range(4):
+    for delay_s in (300, 600, 1_200, 1_200):
         with pytest.raises(StartFailed):
             manager.take("run")
         with pytest.raises(StartFailed, match="exit code 1") as caught:
             manager.take("run")  # within the delay: no other process
         starts.append(manager.starts)
-        assert caught.value.retry_after_s == 1
-        wait_for(lambda: time.monotonic() >= manager._start_at, "the end of the delay")
+        assert caught.value.retry_after_s is not None
+        assert delay_s / 2 < caught.value.retry_after_s <= delay_s, "the delay grows, but not for ever"
+        manager._start_at = time.monotonic()  # the end of the delay
     assert starts == [1, 2, 3, 4]
-    assert manager._delay_s == 4 * SECOND_TRY, "the delay grows, but not for ever"
     home.script()
     assert taken(manager).ready.is_set()
     assert manager.failure is None
@@ -302,10 +365,103 @@ def test_a_turn_that_is_to_stop_does_not_wait_for_the_start(
     manager = managed()
     stopped = threading.Event()
     threading.Timer(0.2, lambda: (stopped.set(), manager.wake())).start()
-    began = time.monotonic()
     with pytest.raises(BackendUnavailable, match="stopped"):
         manager.take("run", stopped.is_set)
-    assert time.monotonic() - began < 2
+    (child,) = manager.children()
+    assert not child.gone.is_set(), "its start goes on"
+
+
+def test_a_start_waits_for_the_database_and_keeps_nothing_of_the_tries_before(
+    home: ScriptedHome, tmp_path: Path
+) -> None:
+    """C9: a turn that begins while the database is away for a moment begins when it is back."""
+    away = 3
+    asked = []
+
+    def find_key_names() -> tuple[str, ...]:
+        asked.append(True)
+        if len(asked) <= away:
+            raise Unavailable("The database is away.")
+        return ()
+
+    wanted = f"ipc://{tmp_path / 's' / 'bridge.sock'}"
+    (tmp_path / "s").mkdir(mode=0o700)
+    manager = home.manager(home.settings(HERMES_AGENT_BRIDGE_ENDPOINT=wanted), find_key_names=find_key_names)
+    try:
+        assert taken(manager).spec.endpoint == wanted, "what was taken for a start that came to nothing is free again"
+        assert (len(asked), manager.starts) == (away + 1, 1)
+    finally:
+        manager.close()
+
+
+def test_who_asks_how_it_does_never_waits_for_what_a_start_reads(home: ScriptedHome) -> None:
+    may_go = threading.Event()
+    is_asked = threading.Event()
+
+    def find_key_names() -> tuple[str, ...]:
+        is_asked.set()
+        may_go.wait(60)
+        return ()
+
+    manager = home.manager(find_key_names=find_key_names)
+    found: list[Any] = []
+    turn = threading.Thread(target=lambda: found.append(manager.take("run")))
+    turn.start()
+    assert is_asked.wait(15)
+    looks = threading.Thread(target=lambda: found.append((manager.children(), manager.current(), manager.restart())))
+    looks.start()
+    looks.join(15)
+    assert found == [([], None, 0)]
+    may_go.set()
+    turn.join(30)
+    assert found[1].runs == 1
+    assert manager.starts == 1
+    manager.close()
+
+
+def test_turns_that_wait_while_the_home_changes_all_get_the_child_of_the_new_one(
+    home: ScriptedHome, tmp_path: Path
+) -> None:
+    home.script(start=[{"hang": True}])
+    where = [home.path]
+    manager = BridgeManager(home.settings(), lambda: where[0], program=home.manager()._program)
+    found: list[Child] = []
+    turns = [threading.Thread(target=lambda n=n: found.append(manager.take(f"run-{n}"))) for n in range(2)]  # type: ignore[misc]
+    turns[0].start()
+    wait_for(manager.children, "the first start")
+    where[0] = ScriptedHome(tmp_path / "other", start=[{"sleep": 1.5}]).path
+    turns[1].start()
+    for turn in turns:
+        turn.join(30)
+    manager.close()
+    assert (len(found), len(set(found)), manager.starts) == (2, 1, 2)
+
+
+def test_a_slow_look_at_where_the_home_is_does_not_end_the_child_of_a_later_one(
+    home: ScriptedHome, tmp_path: Path
+) -> None:
+    """The turn that read the old place before the profile was changed, and got to its child after."""
+    home.script()
+    later = ScriptedHome(tmp_path / "later").path
+    has_read, may_go = threading.Event(), threading.Event()
+
+    def find_home() -> Path:
+        if threading.current_thread() is slow and not has_read.is_set():
+            has_read.set()
+            may_go.wait(60)
+            return home.path
+        return later
+
+    manager = BridgeManager(home.settings(), find_home, program=home.manager()._program)
+    found: list[Child] = []
+    slow = threading.Thread(target=lambda: found.append(manager.take("run-slow")))
+    slow.start()
+    assert has_read.wait(60)
+    child = taken(manager)
+    may_go.set()
+    slow.join(60)
+    manager.close()
+    assert (found, manager.starts) == ([child], 1)
 
 
 # ---- it dies, or is to end
@@ -318,7 +474,7 @@ def test_one_that_died_is_started_again_by_itself(
     first = taken(manager)
     assert first.pid is not None
     os.kill(first.pid, signal.SIGKILL)
-    assert first.gone.wait(5)
+    assert first.gone.wait(60)
     assert first.story() == "ended (killed by SIGKILL)"
     second = wait_for(manager.current, "the next child")
     assert (second is not first, manager.starts) == (True, 2)
@@ -336,7 +492,7 @@ def test_the_delay_grows_while_children_die_young_and_begins_anew_after_a_long_l
         child = taken(manager)
         assert child.pid is not None
         os.kill(child.pid, signal.SIGKILL)
-        child.gone.wait(5)
+        child.gone.wait(60)
         wait_for(lambda: manager.current() not in (None, child), "the next child")
 
     for _ in range(4):
@@ -355,6 +511,16 @@ def word(tmp_path: Path) -> str:
 
 
 @pytest.fixture
+def no_second_step(home: ScriptedHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Launchers that are told to end wait for ever before they kill, and the worker before it kills a launcher: what
+    ends all the same was ended by the first step."""
+    path = other_launcher(home.path, TERM_GRACE_S=3600.0)
+    monkeypatch.setattr(bridge_child.launcher, "__file__", str(path))
+    monkeypatch.setattr(bridge_child, "STOP_GRACE_S", 3600.0)
+    monkeypatch.setattr(bridge_child, "KILL_GRACE_S", 3600.0)
+
+
+@pytest.fixture
 def with_tool(managed: Callable[..., BridgeManager], home: ScriptedHome, word: str) -> Child:
     """A child below which a tool runs, in a session of its own, that is deaf to SIGTERM."""
     home.script(start=[{"tool": f"trap '' TERM; while :; do sleep 0.1; done # {word}"}])
@@ -363,38 +529,35 @@ def with_tool(managed: Callable[..., BridgeManager], home: ScriptedHome, word: s
     return child
 
 
-def test_stop_is_sigterm_then_the_end_of_all_below_it(with_tool: Child, word: str) -> None:
-    began = time.monotonic()
+def test_stop_is_sigterm_then_the_end_of_all_below_it(no_second_step: None, with_tool: Child, word: str) -> None:
     with_tool.stop("a test")
-    assert with_tool.gone.wait(5)
-    assert time.monotonic() - began < 1.4, "it went by itself"
+    assert with_tool.gone.wait(60), "it goes by itself"
     assert running(word) == []
     assert with_tool.story() == "was stopped: a test"
 
 
 def test_one_that_is_deaf_to_sigterm_is_killed_after_its_time(
-    managed: Callable[..., BridgeManager], home: ScriptedHome
+    managed: Callable[..., BridgeManager], home: ScriptedHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(bridge_child, "STOP_GRACE_S", 3600.0)  # it is the launcher that does it
     home.script(start=[{"stay": True}])
     child = taken(managed())
     began = time.monotonic()
     child.stop("a test")
-    assert child.gone.wait(5)
-    assert 1.4 < time.monotonic() - began < 2.5
+    assert child.gone.wait(60)
+    assert time.monotonic() - began > 1.4
 
 
-def test_kill_ends_all_below_it_at_once(with_tool: Child, word: str) -> None:
-    began = time.monotonic()
+def test_kill_ends_all_below_it_at_once(no_second_step: None, with_tool: Child, word: str) -> None:
     with_tool.kill("a test")
-    assert with_tool.gone.wait(5)
-    assert time.monotonic() - began < 1
+    assert with_tool.gone.wait(60)
     assert running(word) == []
 
 
 def test_what_dies_takes_its_tools_along(with_tool: Child, word: str) -> None:
     assert with_tool.pid is not None
     os.kill(with_tool.pid, signal.SIGKILL)
-    assert with_tool.gone.wait(5)
+    assert with_tool.gone.wait(60)
     assert running(word) == []
 
 
@@ -403,7 +566,7 @@ def test_even_without_its_launcher_nothing_is_left(with_tool: Child, word: str) 
     assert with_tool._process is not None
     os.kill(with_tool._process.pid, signal.SIGSTOP)
     with_tool.kill("a test")
-    assert with_tool.gone.wait(15)
+    assert with_tool.gone.wait(60)
     wait_for(lambda: running(word) == [], "the end of the tool")
 
 
@@ -426,7 +589,7 @@ def test_nothing_outlives_its_worker(home: ScriptedHome, word: str, how: int, mo
     program = textwrap.dedent(WORKER)
     if how == signal.SIGSTOP:
         silent = "import worker.backends.launcher as launcher, worker.backends.bridge.child as child\n"
-        silent += f"launcher.__file__ = {str(_quick_launcher(home.path))!r}\nchild.BEAT_S = 0.2\n"
+        silent += f"launcher.__file__ = {str(other_launcher(home.path, SILENCE_S=5.0))!r}\nchild.BEAT_S = 0.2\n"
         program = silent + program
     worker = subprocess.Popen(
         [sys.executable, "-c", program, str(home.path)],
@@ -440,7 +603,7 @@ def test_nothing_outlives_its_worker(home: ScriptedHome, word: str, how: int, mo
         wait_for(lambda: running(word), "the tool")
         assert is_alive(pid)
         os.kill(worker.pid, how)
-        wait_for(lambda: not is_alive(pid) and running(word) == [], "the end of the child and its tool", 10)
+        wait_for(lambda: not is_alive(pid) and running(word) == [], "the end of the child and its tool")
     finally:
         os.kill(worker.pid, signal.SIGKILL)
         worker.wait()
@@ -453,14 +616,6 @@ def test_nothing_outlives_its_worker(home: ScriptedHome, word: str, how: int, mo
     with contextlib.closing(home.manager()) as next_worker:
         taken(next_worker)
         assert not temp.parent.exists()
-
-
-def _quick_launcher(folder: Path) -> Path:
-    source = Path(bridge_child.launcher.__file__).read_text()
-    assert "SILENCE_S = 60.0" in source
-    path = folder / "launcher.py"
-    path.write_text(source.replace("SILENCE_S = 60.0", "SILENCE_S = 1.0"))
-    return path
 
 
 # ---- it is replaced
@@ -476,7 +631,7 @@ def test_a_replaced_child_goes_on_with_its_runs_and_takes_no_new_ones(managed: C
     assert old.client.request("ping")["ok"]
     assert not old.join("run-3")
     old.leave("run-1")
-    assert old.gone.wait(5)
+    assert old.gone.wait(60)
     assert manager.current() is new
 
 
@@ -484,7 +639,7 @@ def test_a_restart_at_once_ends_what_runs(managed: Callable[..., BridgeManager])
     manager = managed()
     old = taken(manager, "run-1")
     assert manager.restart(at_once=True) == 1
-    assert old.gone.wait(5)
+    assert old.gone.wait(60)
     assert "by an operator" in old.story()
     assert taken(manager, "run-2") is not old
 

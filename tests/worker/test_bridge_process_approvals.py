@@ -12,7 +12,7 @@ import pytest
 from tests.rig.bridge_child import BridgeChild, Running, Turn
 from tests.rig.hermes import ScriptedModel
 
-pytestmark = [pytest.mark.component("hermes"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.component("hermes"), pytest.mark.timeout(400)]
 
 PLUGIN = '''
 import threading
@@ -60,13 +60,6 @@ def with_plugin(home: Path) -> None:
     (folder / "plugin.yaml").write_text("name: portal-test\nversion: 1.0.0\ndescription: tools for tests\n")
     (folder / "__init__.py").write_text(PLUGIN)
     (home / ".env").write_text("HERMES_YOLO_MODE=1\nHERMES_INTERACTIVE=1\nHERMES_CRON_SESSION=1\n")
-
-
-@pytest.fixture(scope="module")
-def model(hermes_python: Path) -> Iterator[ScriptedModel]:
-    model = ScriptedModel()
-    yield model
-    model.close()
 
 
 @pytest.fixture(scope="module")
@@ -197,6 +190,31 @@ def test_for_the_session_holds_in_it_and_in_no_other(child: BridgeChild, target:
     elsewhere = child.begin(others[2].danger)
     decide(child, elsewhere, "deny")
     elsewhere.end()
+    assert others[2].is_there
+
+
+@pytest.mark.parametrize("is_warm", [True, False], ids=["warm", "told its history"])
+def test_what_was_allowed_for_the_session_ends_when_the_portal_says_so(
+    child: BridgeChild, target: Target, others: list[Target], is_warm: bool
+):
+    running = child.begin(target.danger, grant_epoch=4)
+    decide(child, running, "session")
+    first = running.end()
+
+    def again(after: Turn, wish: str, grant_epoch: int) -> Running:
+        stands = {"history": None, "after": after.run_id} if is_warm else {"history": []}
+        return child.begin(wish, session_id=first.session_id, grant_epoch=grant_epoch, **stands)
+
+    second = again(first, others[0].danger, 4).end()
+    assert second.of("approval.requested") == []
+    assert not others[0].is_there
+    third = again(second, others[1].danger, 5)
+    decide(child, third, "deny")
+    third.end()
+    assert others[1].is_there
+    fourth = again(third.turn, others[2].danger, 4)
+    decide(child, fourth, "deny")
+    fourth.end()
     assert others[2].is_there
 
 
@@ -340,7 +358,7 @@ def test_twenty_sessions_ask_at_once_and_each_gets_its_own_answer(child: BridgeC
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     for run in running:
         assert run.end().last["event"] == "run.completed"
     assert [target.is_there for target in targets] == [place % 2 == 0 for place in range(20)]

@@ -8,33 +8,20 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.rig.bridge import other_launcher
 from tests.rig.bridge_child import PROGRAM, BridgeChild, Line, processes_with
 from tests.rig.hermes import ScriptedModel
-from worker.backends import launcher
-from worker.backends.bridge.process import wire
+from worker.backends.bridge.process import approvals, wire
 
-pytestmark = [pytest.mark.component("hermes"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.component("hermes"), pytest.mark.timeout(400)]
 
-
-@pytest.fixture(scope="module")
-def model(hermes_python: Path) -> Iterator[ScriptedModel]:
-    model = ScriptedModel()
-    yield model
-    model.close()
-
-
-@pytest.fixture(scope="module")
-def child(model: ScriptedModel) -> Iterator[BridgeChild]:
-    child = BridgeChild(model)
-    yield child.start()
-    child.close()
+SOON_S = 30.0  # on a busy machine; a worker kills what is not gone after 1.5 s
 
 
 @pytest.fixture
@@ -97,7 +84,7 @@ def test_a_line_that_is_too_long_ends_its_connection_and_no_other(child: BridgeC
     answer = connection.read()
     assert answer["error"]["code"] == "line_too_long"
     assert connection.is_closed()
-    sender.join(10)
+    sender.join(60)
     assert other.ask("ping")["rss_bytes"] - before < 64 * 1024 * 1024
     assert is_alive(child)
 
@@ -217,9 +204,22 @@ if IS_ROOT:  # nobody else can be another user; test_bridge_process_parts.py has
             "s.sendall(sys.stdin.buffer.read()); print(len(s.recv(100)))"
         )
         request = wire.encode({"action": "ping", "secret": child.secret})
-        ran = subprocess.run([sys.executable, "-c", program, place], input=request, capture_output=True, timeout=20)
+        ran = subprocess.run([sys.executable, "-c", program, place], input=request, capture_output=True, timeout=60)
         assert ran.stdout.strip() in (b"0", b""), ran
         assert is_alive(child)
+
+
+def test_what_cannot_be_shown_whole_is_not_run(child: BridgeChild, tmp_path: Path):
+    """S18: nobody is asked to allow what he cannot see the end of."""
+    target = tmp_path / "target"
+    target.mkdir()
+    code = f"#{'x' * approvals.MAX_COMMAND_CHARS}\\nimport shutil; shutil.rmtree('{target}')"
+    running = child.begin(f'[[tool:execute_code:{{"code": "{code}"}}]] [[then]] [[say:over]]')
+    turn = running.wait_until(lambda turn: bool(turn.of("approval.requested", "tool.completed")))
+    assert not turn.of("approval.requested")
+    assert "Failed to send" in turn.one("tool.completed")["result"]
+    assert running.end().text == "over"
+    assert target.exists()
 
 
 # ---- starting
@@ -296,6 +296,17 @@ def test_its_own_modules_are_on_no_path_where_hermes_looks(tmp_path: Path, herme
     assert ran.stdout == "[None, None, None]\n", ran
 
 
+def test_no_module_of_its_home_stands_in_for_one_of_hermes(start: Callable[..., BridgeChild]):
+    """Agents can write there. A worker that found no checkout gives an empty one."""
+
+    def plant(home: Path) -> None:
+        for name in ("run_agent.py", "hermes_state.py"):
+            (home / name).write_text("raise SystemExit('planted')\n")
+
+    child = start(arguments=("--agent-root", ""), prepare_home=plant)
+    assert child.start().ask("ping")["ok"]
+
+
 def test_a_stale_socket_of_a_killed_child_is_replaced(start: Callable[..., BridgeChild], tmp_path: Path):
     (tmp_path / "s").mkdir(mode=0o700)
     endpoint = f"ipc://{tmp_path / 's' / 'b.sock'}"
@@ -313,25 +324,28 @@ def test_a_stale_socket_of_a_killed_child_is_replaced(start: Callable[..., Bridg
 # ---- ending
 
 
-def below_launcher(command: list[str]) -> list[str]:
-    """As the worker starts it: the launcher buries what a killed tool leaves, for which Hermes waits."""
-    return [sys.executable, "-I", "-S", launcher.__file__, str(os.getpid()), *command]
+@pytest.fixture
+def below_launcher(tmp_path: Path) -> Callable[[list[str]], list[str]]:
+    """As the worker starts it: the launcher buries what a killed tool leaves, for which Hermes waits. This one kills
+    nobody that does not end soon: what ends is seen to end by itself, however busy the machine is."""
+    program = other_launcher(tmp_path, TERM_GRACE_S=3600.0)
+    return lambda command: [sys.executable, "-I", "-S", str(program), str(os.getpid()), *command]
 
 
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGINT", "shutdown"])
-def test_it_ends_soon_with_its_tools_and_says_that_runs_were_stopped(start: Callable[..., BridgeChild], how: str):
+def test_it_ends_soon_with_its_tools_and_says_that_runs_were_stopped(
+    start: Callable[..., BridgeChild], below_launcher: Callable[[list[str]], list[str]], how: str
+):
     child = start(command=below_launcher).start()
     mark = f"7{os.getpid():06d}{len(how)}"
     running = child.begin(f'[[tool:terminal:{{"command": "sleep {mark}"}}]]')
     running.wait("tool.started")
     child.wait_for(lambda: bool(processes_with(mark)))
-    begun = time.monotonic()
     if how == "shutdown":
         assert child.ask("shutdown") == {"ok": True}
     else:
         child.process.send_signal(getattr(signal, how))
-    assert child.process.wait(10) == 0
-    assert time.monotonic() - begun < 1.5  # the worker would kill it then
+    assert child.process.wait(SOON_S) == 0
     assert not processes_with(mark)
     assert not Path(child.endpoint.removeprefix("ipc://")).exists()
     assert running.end().last["event"] == "run.interrupted"
@@ -342,10 +356,9 @@ def test_it_ends_soon_though_a_tool_does_not_heed_it(start: Callable[..., Bridge
     running = child.begin('[[tool:terminal:{"command": "trap \'\' TERM INT HUP; sleep 71234567"}]]')
     running.wait("tool.started")
     child.wait_for(lambda: bool(processes_with("71234567")))
-    begun = time.monotonic()
-    assert child.stop() == 0
-    assert time.monotonic() - begun < 1.5
-    assert not processes_with("71234567")
+    child.process.terminate()
+    assert child.process.wait(SOON_S) == 0
+    child.wait_for(lambda: not processes_with("71234567"))
 
 
 PARENT = (
@@ -365,12 +378,9 @@ def test_it_does_not_outlive_who_started_it_nor_do_its_tools(start: Callable[...
     pid = child.ready["pid"]
     assert pid != child.process.pid
     child.process.send_signal(number)
-    child.process.wait(10)
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline and (Path(f"/proc/{pid}").exists() or processes_with(mark)):
-        time.sleep(0.02)
+    child.process.wait(60)
+    child.wait_for(lambda: not Path(f"/proc/{pid}").exists() and not processes_with(mark))
     assert not processes_with(str(child.home))
-    assert not processes_with(mark)
 
 
 def test_it_does_not_begin_for_a_parent_that_is_gone(start: Callable[..., BridgeChild]):
@@ -384,7 +394,7 @@ def test_the_end_of_its_stdin_is_its_end(start: Callable[..., BridgeChild]):
     assert child.play('[[tool:terminal:{"command": "cat; echo read"}]]').last["event"] == "run.completed"
     assert child.process.stdin is not None
     child.process.stdin.close()
-    assert child.process.wait(10) == 0
+    assert child.process.wait(60) == 0
 
 
 def test_runs_of_a_killed_child_just_break_off(start: Callable[..., BridgeChild]):

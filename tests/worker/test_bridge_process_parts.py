@@ -182,10 +182,10 @@ def test_a_reader_hears_at_once_what_is_said_later():
     reader.start()
     for number in range(20):
         log.say(str(number))
-        assert more.acquire(timeout=5)
+        assert more.acquire(timeout=60)
         assert heard[-1]["text"] == str(number)
     log.end("run.interrupted", usage=usage.none_spent())
-    reader.join(5)
+    reader.join(60)
     assert heard[-1]["event"] == "run.interrupted"
 
 
@@ -234,7 +234,7 @@ def test_the_first_answer_counts_and_only_what_was_offered():
     pauses.decide_approval(asked["approval_id"], "once", "answered")
     with pytest.raises(WireError, match="not open"):
         pauses.decide_approval(asked["approval_id"], "deny", "answered")
-    asking.join(5)
+    asking.join(60)
     assert (decided[0].choice, decided[0].reason) == ("once", "answered")
     assert [event["event"] for event in lines_of_open(log)] == ["approval.requested", "approval.resolved"]
 
@@ -256,7 +256,7 @@ def test_a_stop_wakes_all_who_wait_and_those_who_come_later():
     wait_for_events(log, 2)
     pauses.withdraw()
     for thread in waiting:
-        thread.join(5)
+        thread.join(60)
     assert sorted(decided, key=str) == [None, "deny"]
     assert pauses.ask_approval("rm", "", ["k"], ["once", "deny"], allow_permanent=False).choice == "deny"
     assert pauses.ask_clarify("Still?", []) is None

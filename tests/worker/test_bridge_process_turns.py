@@ -11,7 +11,7 @@ import pytest
 from tests.rig.bridge_child import BridgeChild, Turn
 from tests.rig.hermes import ScriptedModel
 
-pytestmark = [pytest.mark.component("hermes"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.component("hermes"), pytest.mark.timeout(400)]
 
 PLUGIN = """
 def register(ctx):
@@ -39,13 +39,6 @@ def with_plugin(home: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "plugin.yaml").write_text("name: portal-test\nversion: 1.0.0\ndescription: tools for tests\n")
     (folder / "__init__.py").write_text(PLUGIN)
-
-
-@pytest.fixture(scope="module")
-def model(hermes_python: Path) -> Iterator[ScriptedModel]:
-    model = ScriptedModel()
-    yield model
-    model.close()
 
 
 @pytest.fixture(scope="module")
@@ -393,7 +386,7 @@ def test_a_session_that_does_not_stand_where_it_should_is_not_found(child: Bridg
 
 def test_a_second_turn_waits_for_nobody_it_is_refused(child: BridgeChild):
     session = {"session_id": "20260102_030405_busy00"}
-    running = child.begin("[[stream:100:20]]", **session)
+    running = child.begin("[[stream:250:20]]", **session)
     running.wait("stream.delta")
     for history in (None, []):
         answer = child.ask("chat", **child.chat_fields("[[say:x]]", history=history, **session))
@@ -452,7 +445,7 @@ def test_the_result_can_be_had_later_in_one_piece(child: BridgeChild):
 
 
 def test_steering_reaches_the_agent_with_the_next_result(child: BridgeChild):
-    running = child.begin('[[tool:terminal:{"command": "sleep 0.5; echo a"}]]')
+    running = child.begin('[[tool:terminal:{"command": "sleep 4; echo a"}]]')
     running.wait("tool.started")
     assert child.ask("steer", run_id=running.turn.run_id, text="TURN-LEFT")["accepted"]
     assert "TURN-LEFT" in running.end().text

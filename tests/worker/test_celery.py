@@ -12,10 +12,10 @@ from celery import Celery
 
 from shared import task_names
 from shared.run_state import RunState
-from shared.store import catalogue, chat_sessions
+from shared.store import catalogue, chat_sessions, pauses
 from shared.store import runs as run_store
 from tests.rig.redis_server import RedisServer
-from tests.rig.worker_process import WorkerProcess
+from tests.rig.worker_process import SHORT_LEASES, WorkerProcess
 from tests.worker.conftest import Desk, a_desk
 from tests.worker.scripted_backend import STALLED
 from worker.celery_config import make_app
@@ -47,7 +47,7 @@ class Shop:
 
     def begun(self, steps: Any, **columns: Any) -> str:
         run_id = self.submit(steps, **columns)
-        self.desk.wait(lambda: self.desk.turns(run_id), 20, "the turn at its backend")
+        self.desk.wait(lambda: self.desk.turns(run_id), what="the turn at its backend")
         return run_id
 
     def worker_of(self, run_id: str, workers: list[WorkerProcess]) -> WorkerProcess:
@@ -73,12 +73,12 @@ def sqlite_shop(sqlite_desk: Desk) -> Iterator[Shop]:
 
 WORDS = [{"text": "word# ", "times": 2_000, "every_s": 0.01}]
 NO_HURRY = {
-    "PORTAL_LEASE_S": "90",
-    "PORTAL_LEASE_RENEW_S": "15",
-    "PORTAL_LEASE_GIVE_UP_S": "75",
-    "PORTAL_JANITOR_EVERY_S": "60",
-    "PORTAL_DISPATCH_AGAIN_S": "60",
-    "PORTAL_SHUTDOWN_GRACE_S": "60",
+    "PORTAL_LEASE_S": "3600",
+    "PORTAL_LEASE_RENEW_S": "900",
+    "PORTAL_LEASE_GIVE_UP_S": "3000",
+    "PORTAL_JANITOR_EVERY_S": "900",
+    "PORTAL_DISPATCH_AGAIN_S": "900",
+    "PORTAL_SHUTDOWN_GRACE_S": "900",
 }
 
 
@@ -107,7 +107,7 @@ def test_a_redelivery_after_the_visibility_timeout_changes_nothing(sqlite_shop: 
     sqlite_shop.send(run_id)
     time.sleep(0.7)
     assert (desk.turns(run_id), desk.state(run_id)) == (1, "completed")
-    reserved = sqlite_shop.app.control.inspect(timeout=1).active()
+    reserved = sqlite_shop.app.control.inspect(timeout=30, limit=1).active()
     assert reserved
     assert all(not tasks for tasks in reserved.values())
 
@@ -154,13 +154,13 @@ def test_a_full_worker_keeps_no_turn_that_a_free_one_could_take(sqlite_shop: Sho
 def test_a_worker_killed_in_mid_text_leaves_all_that_was_seen(shop: Shop) -> None:
     """F7, C5."""
     desk = shop.desk
-    first = shop.worker()
+    first = shop.worker(**SHORT_LEASES)
     run_id = shop.begun(WORDS)
     desk.wait(lambda: len(desk.seen_text(run_id)) > 200, what="some text")
     first.kill()
     seen = desk.seen_text(run_id)
     shop.worker()
-    assert desk.wait_final(run_id, 30) == "interrupted"
+    assert desk.wait_final(run_id) == "interrupted"
     row = desk.row(run_id)
     assert (row.reason, row.fence) == ("worker_lost", 2)
     assert desk.answer(run_id).content == seen
@@ -172,15 +172,15 @@ def test_a_worker_killed_in_mid_text_leaves_all_that_was_seen(shop: Shop) -> Non
 def test_a_killed_worker_group_lets_the_queue_go_on(sqlite_shop: Shop) -> None:
     """F8: in mid-tool, with `continue`."""
     desk = sqlite_shop.desk
-    first = sqlite_shop.worker()
+    first = sqlite_shop.worker(**SHORT_LEASES)
     session_id = desk.session(on_failure="continue")
     run_id = sqlite_shop.submit([{"text": "a"}, {"tool": "sleep", "takes_s": 60}], session_id)
     after = sqlite_shop.submit("next", session_id)
-    desk.wait(lambda: "tool.started" in desk.names(run_id), 20, "the tool")
+    desk.wait(lambda: "tool.started" in desk.names(run_id), what="the tool")
     first.kill_group()
     sqlite_shop.worker()
-    assert desk.wait_final(run_id, 30) == "interrupted"
-    assert desk.wait_final(after, 30) == "completed"
+    assert desk.wait_final(run_id) == "interrupted"
+    assert desk.wait_final(after) == "completed"
     last = next(e for e in desk.events(run_id) if e.event == "run.interrupted")
     assert [(tool.name, tool.finished) for tool in last.data.tools_already_run] == [("sleep", False)]
 
@@ -188,7 +188,7 @@ def test_a_killed_worker_group_lets_the_queue_go_on(sqlite_shop: Shop) -> None:
 def test_a_worker_killed_while_it_starts_a_run_lets_it_start_elsewhere(shop: Shop) -> None:
     """F9, C4."""
     desk = shop.desk
-    first = shop.worker()
+    first = shop.worker(**SHORT_LEASES)
     with desk.db() as db:
         catalogue.put_profile(db, name=STALLED)
     session_id = desk.session(profile=STALLED)
@@ -197,30 +197,30 @@ def test_a_worker_killed_while_it_starts_a_run_lets_it_start_elsewhere(shop: Sho
     first.kill()
     clear_profile(desk, session_id)
     shop.worker()
-    assert desk.wait_final(run_id, 30) == "completed"
+    assert desk.wait_final(run_id) == "completed"
     assert (desk.turns(run_id), desk.row(run_id).attempt) == (1, 1)
 
 
 def test_a_turn_is_never_sent_after_a_death_between_commit_and_send(sqlite_shop: Shop) -> None:
     """F10: `running` was committed, nothing was sent, nobody can know: it is interrupted."""
     desk = sqlite_shop.desk
-    first = sqlite_shop.worker()
+    first = sqlite_shop.worker(**SHORT_LEASES)
     run_id = sqlite_shop.submit([{"kill": True}, {"text": "never"}])
-    assert first.process.wait(20) == -9
+    assert first.process.wait(60) == -9
     sqlite_shop.worker()
-    assert desk.wait_final(run_id, 30) == "interrupted"
+    assert desk.wait_final(run_id) == "interrupted"
     assert desk.turns(run_id) == 0
 
 
 def test_a_paused_worker_is_fenced_out(shop: Shop) -> None:
     """F11, C6."""
     desk = shop.desk
-    paused = shop.worker()
+    paused = shop.worker(**SHORT_LEASES)
     run_id = shop.begun(WORDS)
     desk.wait(lambda: len(desk.seen_text(run_id)) > 100, what="some text")
     paused.pause()
     shop.worker()
-    assert desk.wait_final(run_id, 30) == "interrupted"
+    assert desk.wait_final(run_id) == "interrupted"
     desk.wait(lambda: desk.names(run_id)[-1] == "run.interrupted", what="the end told")
     seen = desk.seen_text(run_id)
     paused.resume()
@@ -236,13 +236,13 @@ def test_a_paused_worker_is_fenced_out(shop: Shop) -> None:
 def test_an_abort_of_a_dead_workers_run_is_carried_out(sqlite_shop: Shop) -> None:
     """F37."""
     desk = sqlite_shop.desk
-    first = sqlite_shop.worker()
+    first = sqlite_shop.worker(**SHORT_LEASES)
     run_id = sqlite_shop.begun([{"text": "a"}, {"block": True}])
     first.kill()
     with desk.db() as db:
         assert run_store.request_abort(db, run_id, by_name="Ada") == RunState.ABORTING
     sqlite_shop.worker()
-    assert desk.wait_final(run_id, 30) == "aborted"
+    assert desk.wait_final(run_id) == "aborted"
 
 
 def test_redis_killed_without_its_data_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,7 +259,7 @@ def test_redis_killed_without_its_data_loses_nothing(tmp_path: Path, monkeypatch
             time.sleep(1)
             server.start()
             for each in (run_id, waits, other):
-                assert desk.wait_final(each, 40) == "completed"
+                assert desk.wait_final(each) == "completed"
             assert desk.answer(run_id).content == "".join(f"word{n} " for n in range(100))
             assert desk.turns(run_id) == 1
         shop.app.close()
@@ -269,17 +269,17 @@ def test_redis_killed_without_its_data_loses_nothing(tmp_path: Path, monkeypatch
 def test_beat_mends_without_a_worker_and_a_second_does_no_harm(sqlite_shop: Shop) -> None:
     """F50, C16 the other way round: only beats are left."""
     desk = sqlite_shop.desk
-    worker = sqlite_shop.worker()
+    worker = sqlite_shop.worker(**SHORT_LEASES)
     begun = sqlite_shop.begun([{"text": "so far."}, {"block": True}])
     desk.wait(lambda: desk.seen_text(begun) == "so far.", what="the text")
     worker.kill()
     waits = desk.submit(desk.session(), "hello")
     sqlite_shop.beat(), sqlite_shop.beat()
-    assert desk.wait_final(begun, 30) == "interrupted"
+    assert desk.wait_final(begun) == "interrupted"
     assert desk.answer(begun).content == "so far."
     desk.wait(lambda: desk.row(waits).dispatches, what="a dispatch by beat")
     sqlite_shop.worker()
-    assert desk.wait_final(waits, 30) == "completed"
+    assert desk.wait_final(waits) == "completed"
     assert (desk.turns(waits), desk.turns(begun)) == (1, 1)
 
 
@@ -289,13 +289,13 @@ def test_beat_mends_without_a_worker_and_a_second_does_no_harm(sqlite_shop: Shop
 def test_a_deploy_gives_runs_their_grace_and_leaves_the_queue_alone(sqlite_shop: Shop) -> None:
     """F12, C19."""
     desk = sqlite_shop.desk
-    worker = sqlite_shop.worker(PORTAL_SHUTDOWN_GRACE_S="1.5")
-    quick = sqlite_shop.begun([{"text": "soon "}, {"sleep": 0.7}, {"text": "done"}])
+    worker = sqlite_shop.worker(PORTAL_SHUTDOWN_GRACE_S="6")
     long = sqlite_shop.begun([{"text": "long"}, {"block": True}])
+    quick = sqlite_shop.begun([{"text": "soon "}, {"sleep": 1}, {"text": "done"}])
     session_id = desk.row(long).session_id
     queued = [sqlite_shop.submit("later", session_id) for _ in range(3)]
     worker.terminate()
-    assert worker.process.wait(20) == 0
+    assert worker.process.wait(60) == 0
     assert (desk.state(quick), desk.answer(quick).content) == ("completed", "soon done")
     row = desk.row(long)
     assert (row.state, row.reason) == ("interrupted", "shutdown")
@@ -304,7 +304,7 @@ def test_a_deploy_gives_runs_their_grace_and_leaves_the_queue_alone(sqlite_shop:
         run_store.release_queue(db, session_id)
     sqlite_shop.worker()
     for run_id in queued:
-        assert desk.wait_final(run_id, 30) == "completed"
+        assert desk.wait_final(run_id) == "completed"
     assert desk.turns(long) == 1
 
 
@@ -313,14 +313,14 @@ def test_a_draining_worker_takes_nothing_more_and_ends_what_it_has(sqlite_shop: 
     sqlite_shop.worker()
     running = sqlite_shop.begun([{"text": "a"}, {"sleep": 3}])
     control = sqlite_shop.app.control
-    assert control.broadcast("portal_drain", reply=True, timeout=2)
+    assert control.broadcast("portal_drain", reply=True, limit=1, timeout=30)
     waits = sqlite_shop.submit("hello")
     assert desk.wait_final(running) == "completed"
     time.sleep(1)
     assert desk.state(waits) == "queued"
-    status = next(iter(control.inspect(timeout=2)._request("portal_status").values()))
+    status = next(iter(control.inspect(timeout=30, limit=1)._request("portal_status").values()))
     assert (status["draining"], status["queues"], status["runs"]) == (True, [], 0)
-    control.broadcast("portal_drain", arguments={"on": False}, reply=True, timeout=2)
+    control.broadcast("portal_drain", arguments={"on": False}, reply=True, limit=1, timeout=30)
     assert desk.wait_final(waits) == "completed"
 
 
@@ -341,13 +341,13 @@ def test_what_was_sent_to_a_worker_that_drains_goes_to_another_at_once(sqlite_sh
     if how == "SIGTERM":
         worker.terminate()
     else:
-        control.broadcast("portal_drain", reply=True, limit=1, timeout=5)
-    desk.wait(lambda: not desk.context.presence.takes_turns(worker_id), 5, "that it says so")
+        control.broadcast("portal_drain", reply=True, limit=1, timeout=30)
+    desk.wait(lambda: not desk.context.presence.takes_turns(worker_id), what="that it says so")
     sent.append(send())  # by who had not heard of it yet
-    desk.wait(lambda: desk.context.redis.llen(desk.context.queue_key(task_names.RUNS_QUEUE)) == 2, 5, "both for all")
+    desk.wait(lambda: desk.context.redis.llen(desk.context.queue_key(task_names.RUNS_QUEUE)) == 2, what="both for all")
     if how == "portal_drain":
-        control.broadcast("portal_drain", arguments={"on": False}, reply=True, limit=1, timeout=5)
-        desk.wait(lambda: desk.context.presence.takes_turns(worker_id), 5, "that it takes turns again")
+        control.broadcast("portal_drain", arguments={"on": False}, reply=True, limit=1, timeout=30)
+        desk.wait(lambda: desk.context.presence.takes_turns(worker_id), what="that it takes turns again")
     other = sqlite_shop.worker(**NO_HURRY)
     for run_id in sent:
         assert desk.wait_final(run_id) == "completed"
@@ -363,11 +363,11 @@ def test_inspect_tells_of_runs_without_their_contents(sqlite_shop: Shop) -> None
     sqlite_shop.worker()
     run_id = sqlite_shop.begun([{"text": "canary"}, {"approval": "rm canary"}])
     desk.wait(lambda: desk.state(run_id) == "awaiting_approval", what="the approval")
-    answers = sqlite_shop.app.control.inspect(timeout=2)._request("portal_runs")
+    answers = sqlite_shop.app.control.inspect(timeout=30, limit=1)._request("portal_runs")
     (run,) = next(iter(answers.values()))
     assert (run["run_id"], run["user"], run["source"], run["waits_for_people"]) == (run_id, "Ada", "api_server", 1)
     assert "canary" not in json.dumps(answers)
-    active = next(iter(sqlite_shop.app.control.inspect(timeout=2).active().values()))
+    active = next(iter(sqlite_shop.app.control.inspect(timeout=30, limit=1).active().values()))
     assert [task["id"] for task in active] == [run_id]
     assert "canary" not in json.dumps(active)
 
@@ -379,7 +379,7 @@ def test_who_watches_events_sees_each_turn_come_and_go_also_the_last_before_a_st
         receiver = sqlite_shop.app.events.Receiver(
             connection, handlers={"*": lambda event: seen.append((event["type"], event.get("uuid", "")))}
         )
-        events = receiver.itercapture(limit=None, timeout=30, wakeup=False)
+        events = receiver.itercapture(limit=None, timeout=60, wakeup=False)
         sqlite_shop.stack.callback(events.close)
         next(events)  # it listens
 
@@ -401,15 +401,18 @@ def test_who_watches_events_sees_each_turn_come_and_go_also_the_last_before_a_st
 def test_a_revoked_turn_that_waits_is_cancelled(sqlite_shop: Shop) -> None:
     desk = sqlite_shop.desk
     worker = sqlite_shop.worker()
-    running = sqlite_shop.begun([{"text": "a"}, {"sleep": 2}])
+    running = sqlite_shop.begun([{"approval": "to go on"}])
     waits = sqlite_shop.submit("never", desk.row(running).session_id)
     sqlite_shop.app.control.revoke([waits, running])
     desk.wait(lambda: desk.state(waits) == "cancelled", what="the cancellation")
-    assert desk.names(waits) == ["run.dequeued", "run.cancelled"]
+    desk.wait(lambda: desk.names(waits) == ["run.dequeued", "run.cancelled"], what="its events")
+    pause = desk.wait(lambda: desk.pause(running), what="the approval")
+    with desk.db() as db:
+        pauses.answer(db, pause.id, user=None, choice="once")
     assert desk.wait_final(running) == "completed"
     assert desk.turns(waits) == 0
     worker.terminate()
-    worker.process.wait(20)
+    worker.process.wait(60)
     unseen = desk.submit(desk.session(), "never")
     sqlite_shop.worker()
     sqlite_shop.app.control.revoke(unseen)

@@ -5,11 +5,13 @@ import threading
 
 import pytest
 
+from shared import clock
 from shared.models import ChatSession
 from shared.run_state import RunState
 from shared.store import runs as run_store
 from tests import factories
 from tests.worker.conftest import Desk
+from worker import heartbeat
 from worker.runs.claim import claim, dispatch, hand_on
 from worker.runs.execute import execute
 
@@ -20,7 +22,7 @@ def test_ten_deliveries_at_once_begin_one_turn(desk: Desk) -> None:
     others = [desk.new_context(f"worker-{n}") for n in range(2)]
     threads = [desk.start(run_id, context) for context in [desk.context, *others] * 4]
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert (desk.state(run_id), desk.turns(run_id), desk.row(run_id).fence) == ("completed", 1, 1)
     for context in others:
         context.engine.dispose()
@@ -59,7 +61,7 @@ def test_turns_of_a_session_run_one_after_another_in_order(desk: Desk) -> None:
         desk.wait_final(run_id)
     stop.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert [line for line in desk.effects() if line.startswith("turn")] == [f"turn {run_id}" for run_id in runs]
     rows = [desk.row(run_id) for run_id in runs]
     for earlier, later in itertools.pairwise(rows):
@@ -108,14 +110,13 @@ def test_a_turn_goes_to_the_worker_with_its_warm_agent_only_while_that_takes_tur
     desk = sqlite_desk
     run_id = desk.submit(desk.session(source="cli"), "hello", source="cli")
     dispatch(desk.row(run_id), desk.context, warm_worker="worker-a")
-    process = desk.start_threads()
-    desk.wait(lambda: desk.context.presence.takes_turns("worker-a"), what="a heartbeat")
+    heartbeat.beat(desk.context, clock.now())
     dispatch(desk.row(run_id), desk.context, warm_worker="worker-a")
     gateway = desk.submit(desk.session(), "hello")
     dispatch(desk.row(gateway), desk.context, warm_worker="worker-a")
     assert desk.sent == [(run_id, "runs"), (run_id, "runs.worker-a"), (gateway, "runs")]
-    process.drain(True)
-    desk.wait(lambda: not desk.context.presence.takes_turns("worker-a"), what="the next heartbeat")
+    desk.context.draining.set()
+    heartbeat.beat(desk.context, clock.now())
     dispatch(desk.row(run_id), desk.context, warm_worker="worker-a")
     assert desk.sent[3:] == [(run_id, "runs")]
 

@@ -213,8 +213,8 @@ def test_a_failure_holds_continues_or_cancels_the_queue(desk: Desk, policy: str)
 
 def test_over_its_time_a_run_is_aborted_with_that_reason(sqlite_desk: Desk) -> None:
     desk = sqlite_desk
-    desk.context.settings = desk.settings.model_copy(update={"run_time_limit_s": 0.6})
-    run_id = desk.run([{"text": "tick ", "times": 1000, "every_s": 0.05}])
+    desk.context.settings = desk.settings.model_copy(update={"run_time_limit_s": 3.0})
+    run_id = desk.run([{"text": "tick ", "times": 10_000, "every_s": 0.05}])
     row = desk.row(run_id)
     assert (row.state, row.reason, row.abort_by) == ("aborted", "time_limit", "time limit")
     assert desk.answer(run_id).content.startswith("tick ")
@@ -222,10 +222,10 @@ def test_over_its_time_a_run_is_aborted_with_that_reason(sqlite_desk: Desk) -> N
 
 def test_a_silent_backend_is_stopped_and_keepalives_hold_that_off(sqlite_desk: Desk) -> None:
     desk = sqlite_desk
-    desk.context.settings = desk.settings.model_copy(update={"run_quiet_timeout_s": 1.5})
+    desk.context.settings = desk.settings.model_copy(update={"run_quiet_timeout_s": 3.0})
     assert desk.row(desk.run([{"text": "a"}, {"block": True}])).reason == "time_limit"
-    assert desk.state(desk.run([{"text": "a"}, {"alive": 50}, {"text": "b"}])) == "completed"
-    assert desk.state(desk.run([{"tool": "sleep", "takes_s": 3}])) == "completed"
+    assert desk.state(desk.run([{"text": "a"}, {"alive": 80}, {"text": "b"}])) == "completed"
+    assert desk.state(desk.run([{"tool": "sleep", "takes_s": 4}])) == "completed"
 
 
 def test_the_events_of_a_run_are_kept_joined(desk: Desk) -> None:

@@ -241,7 +241,7 @@ def test_an_approval_by_runs_goes_through_the_database(sqlite_desk: Desk, gatewa
         worker_id = run_store.get(db, run_id).worker_id
     note = Note(run_id=run_id, kind="answer", fence=pause.fence, pause_id=pause.id)
     mailbox.post(desk.context.redis, desk.context.keys, worker_id, note)
-    thread.join(10)
+    thread.join(60)
     assert desk.state(run_id) == "completed"
     assert [r.json for r in gateway.of(approval)] == [{"choice": "once"}]
     assert same_text_everywhere(desk, run_id).endswith("Gone.")
@@ -273,7 +273,7 @@ def test_an_abort_reaches_the_gateway_where_it_can_be_stopped(
     thread = desk.start(run_id)
     desk.wait(lambda: desk.seen_text(run_id) == "so far", what="the text")
     abort(desk, run_id)
-    thread.join(10)
+    thread.join(60)
     assert desk.state(run_id) == "aborted"
     assert len(gateway.of(stop)) == int(can_stop)
     assert same_text_everywhere(desk, run_id) == "so far"
@@ -326,7 +326,7 @@ def test_an_abort_stops_the_real_agent_by_runs(hermes_desk: Desk, hermes_gateway
     thread = desk.start(run_id)
     desk.wait(lambda: desk.seen_text(run_id), what="some text")
     threading.Thread(target=abort, args=(desk, run_id), daemon=True).start()
-    thread.join(15)
+    thread.join(60)
     assert desk.state(run_id) == "aborted"
     assert desk.events(run_id)[-1].data.note is None
     kept = same_text_everywhere(desk, run_id)

@@ -1,6 +1,5 @@
 """What a gateway may add to `/v1/responses`: reasoning, status, to-dos, approvals, questions, stop (DESIGN 8)."""
 
-import threading
 import time
 from collections.abc import Callable
 
@@ -9,10 +8,12 @@ import pytest
 from shared.errors import BackendError
 from shared.protocol.events import Todo, Usage
 from tests.peers.gateway import RESPONSE_ID, Answer, Delay, FakeGateway, Frames, Step, WaitFor, json_answer, stream
-from tests.rig.backend_turns import Played, Switch, play
+from tests.rig.backend_turns import Played, Switch, aside, play
 from tests.rig.gateway_turns import TURNS, a_backend
 from worker.backends import base
 from worker.backends.gateway import extension
+from worker.backends.gateway.client import Wire
+from worker.backends.gateway.stopper import Stopper
 
 APPROVAL = f"POST /v1/responses/{RESPONSE_ID}/approval"
 CLARIFY = f"POST /v1/responses/{RESPONSE_ID}/clarify"
@@ -110,7 +111,7 @@ def answering(kind: type[base.Item], answer: str | None) -> Callable[[base.Item]
 
     def on_item(item: base.Item) -> None:
         if isinstance(item, kind):
-            threading.Thread(target=item.respond, args=(answer,), daemon=True).start()  # type: ignore[attr-defined]
+            aside(item.respond, answer)  # type: ignore[attr-defined]
 
     return on_item
 
@@ -170,8 +171,8 @@ def test_a_stop_is_confirmed():
 
 def abort_at(kind: type[base.Item], controls: Switch) -> Callable[[base.Item], None]:
     def on_item(item: base.Item) -> None:
-        if isinstance(item, kind) and not controls.aborted:
-            threading.Thread(target=controls.abort, daemon=True).start()
+        if isinstance(item, kind):
+            controls.abort_aside()
 
     return on_item
 
@@ -190,13 +191,27 @@ def test_a_gateway_that_takes_the_stop_and_goes_on_is_cut_after_the_grace():
     frames = Frames()
     controls = Switch()
     begun = time.monotonic()
-    with FakeGateway(script(frames.created(), *frames.text("so far"), Delay(20))) as gateway:
+    with FakeGateway(script(frames.created(), *frames.text("so far"), Delay(600))) as gateway:
         backend = a_backend(gateway, abort_grace_s=0.5)
         result = play(backend, controls=controls, on_item=abort_at(base.Text, controls))
         assert len(gateway.of(STOP)) == 1
-    assert time.monotonic() - begun < 3
+    assert 0.5 <= time.monotonic() - begun < 60
     assert result.error is None
     assert not result.of(base.Stopped)
+
+
+@pytest.mark.parametrize("was_cut", [True, False])
+def test_a_stream_that_was_cut_before_its_stop_was_sent_is_stopped_there_all_the_same(was_cut: bool):
+    """A process that stands still for longer than the grace; what ended by itself needs no stop."""
+    told: list[str] = []
+    wire = Wire()
+    stopper = Stopper(wire, told.append, grace_s=60)
+    stopper.known(RESPONSE_ID)
+    if was_cut:
+        wire.cut()
+    stopper.over()
+    stopper.begin()
+    assert told == ([RESPONSE_ID] if was_cut else [])
 
 
 def test_incomplete_without_a_stop_has_failed():

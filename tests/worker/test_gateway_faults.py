@@ -109,23 +109,23 @@ def test_a_connection_closed_before_the_head_may_have_begun():
 
 
 def test_a_slow_head_ends_at_the_limit():
-    result = played(stream(*text_turn("late"), before=[Delay(5)]), run_keepalive_timeout_s=0.3)
+    result = played(stream(*text_turn("late"), before=[Delay(600)]), run_keepalive_timeout_s=3)
     assert isinstance(result.error, BackendTimeout)
 
 
 def test_silence_in_the_stream_ends_at_the_limit():
     frames = Frames()
-    result = played(stream(frames.created(), *frames.text("so far"), Delay(5)), run_keepalive_timeout_s=0.3)
+    result = played(stream(frames.created(), *frames.text("so far"), Delay(600)), run_keepalive_timeout_s=3)
     assert isinstance(result.error, BackendTimeout)
     assert result.text == "so far"
 
 
 def test_endless_keepalives_end_at_their_limit():
-    ticks = [step for _ in range(60) for step in (KEEPALIVE, Delay(0.05))]
+    ticks = [step for _ in range(2_000) for step in (KEEPALIVE, Delay(0.05))]
     begun = time.monotonic()
-    result = played(stream(Frames().created(), *ticks), run_keepalive_timeout_s=0.5)
+    result = played(stream(Frames().created(), *ticks), run_keepalive_timeout_s=2)
     assert isinstance(result.error, BackendTimeout)
-    assert time.monotonic() - begun < 2.5
+    assert time.monotonic() - begun < 60
 
 
 def test_repeated_events_count_once():
@@ -173,7 +173,7 @@ def test_random_garbage_never_hangs_or_crashes():
         whole = bytearray(b"".join(steps))
         for _ in range(dice.randint(1, 8)):
             whole[dice.randrange(len(whole))] = dice.randrange(256)
-        result = played(stream(*split([bytes(whole)], 97)), run_keepalive_timeout_s=5)
+        result = played(stream(*split([bytes(whole)], 97)), run_keepalive_timeout_s=20)
         assert result.error is not None or isinstance(result.items[-1], base.Finished)
 
 

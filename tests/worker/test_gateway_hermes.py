@@ -1,12 +1,11 @@
 """The gateway backend against the real hermes-agent 0.19.0, a scripted model behind it."""
 
-import threading
 from collections.abc import Callable
 
 import pytest
 
 from shared.errors import BackendRefused
-from tests.rig.backend_turns import Switch, a_turn, play, some_settings
+from tests.rig.backend_turns import Switch, a_turn, aside, play, some_settings
 from tests.rig.hermes import HermesGateway
 from worker.backends import base
 from worker.backends.gateway.backend import GatewayBackend
@@ -118,7 +117,7 @@ def test_a_command_that_needs_an_approval_is_not_run_by_responses(responses: Gat
 def answering(choice: base.Choice) -> Callable[[base.Item], None]:
     def on_item(item: base.Item) -> None:
         if isinstance(item, base.ApprovalAsked):
-            threading.Thread(target=item.respond, args=(choice,), daemon=True).start()
+            aside(item.respond, choice)
 
     return on_item
 
@@ -146,8 +145,8 @@ def test_an_approval_that_nobody_answers_is_withdrawn(hermes_gateway: HermesGate
 
 def abort_at(kind: type[base.Item], controls: Switch) -> Callable[[base.Item], None]:
     def on_item(item: base.Item) -> None:
-        if isinstance(item, kind) and not controls.aborted:
-            threading.Thread(target=controls.abort, daemon=True).start()
+        if isinstance(item, kind):
+            controls.abort_aside()
 
     return on_item
 

@@ -19,7 +19,7 @@ from tests.rig.redis_server import RedisServer
 from tests.worker.conftest import Desk, a_desk
 from worker.runs.claim import claim
 from worker.runs.live_run import LiveRun
-from worker.runs.recorder import Recorder
+from worker.runs.recorder import SAVE_EVERY_S, Recorder
 from worker.runs.start import begin_when_possible
 
 
@@ -102,17 +102,20 @@ def test_text_is_never_gathered_across_another_event(sqlite_desk: Desk) -> None:
     assert before == "ab"
 
 
-def test_text_is_saved_within_a_second_and_tools_at_once(desk: Desk) -> None:
-    run_id = desk.submit(desk.session(), [{"text": "early "}, {"sleep": 1.5}, {"tool": "ls"}, {"sleep": 6}])
+def test_text_is_saved_though_nothing_follows_it(desk: Desk) -> None:
+    assert SAVE_EVERY_S == 1
+    run_id = desk.submit(desk.session(), [{"text": "early "}, {"block": True}])
     desk.start(run_id)
     desk.wait(lambda: desk.turns(run_id), what="the turn")
-    begun = time.monotonic()
     desk.wait(lambda: desk.answer(run_id).content == "early ", what="the text in the database")
-    assert time.monotonic() - begun < 1.4
-    desk.wait(lambda: desk.names(run_id)[-1] == "tool.completed", what="the tool told")
-    told_at = time.monotonic()
+
+
+def test_tools_are_saved_at_once(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("worker.runs.recorder.SAVE_EVERY_S", 3600.0)  # nothing is saved because time has passed
+    run_id = desk.submit(desk.session(), [{"text": "early "}, {"tool": "ls"}, {"block": True}])
+    desk.start(run_id)
+    desk.wait(lambda: "tool.completed" in desk.names(run_id), what="the tool told")
     desk.wait(lambda: saved_cursor(desk, run_id) == desk.context.log.head(desk.row(run_id).session_id), what="its save")
-    assert time.monotonic() - told_at < 1.5
     assert [item["type"] for item in desk.transcript(run_id)["items"]] == ["text", "tool"]
 
 
@@ -137,7 +140,7 @@ def test_redis_may_die_in_mid_text(frail_desk: Desk, own_redis: RedisServer) -> 
         text = snapshot_text(desk, run_id)
         assert "".join(f"word{n} " for n in range(150)).startswith(text)
         time.sleep(0.03)
-    thread.join(30)
+    thread.join(60)
     assert desk.state(run_id) == "completed"
     assert desk.answer(run_id).content == "".join(f"word{n} " for n in range(150))
     assert snapshot_text(desk, run_id) == desk.answer(run_id).content
@@ -155,7 +158,7 @@ def test_an_append_of_unknown_outcome_is_not_repeated(frail_desk: Desk, own_redi
     own_redis.pause()
     time.sleep(1.5)
     own_redis.resume()
-    thread.join(30)
+    thread.join(60)
     whole = "".join(f"word{n} " for n in range(120))
     assert desk.answer(run_id).content == whole
     assert snapshot_text(desk, run_id) == whole
@@ -165,7 +168,7 @@ def test_redis_may_be_away_for_the_whole_run(frail_desk: Desk, own_redis: RedisS
     desk = frail_desk
     run_id = desk.submit(desk.session(), [{"text": "alone"}, {"tool": "ls"}])
     own_redis.kill()
-    desk.start(run_id).join(30)
+    desk.start(run_id).join(60)
     assert (desk.state(run_id), desk.answer(run_id).content) == ("completed", "alone")
     session_id = desk.row(run_id).session_id
     assert desk.context.holes.all() == [session_id]
@@ -190,7 +193,7 @@ def test_an_abort_and_an_answer_arrive_without_redis(frail_desk: Desk, own_redis
         pauses.answer(db, pause.id, user=None, choice="once")
         run_store.request_abort(db, aborted, by_name="Ada")
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert (desk.state(answered), desk.state(aborted)) == ("completed", "aborted")
     assert desk.backend.answers == [("0", "once")]
     own_redis.start()
@@ -242,33 +245,34 @@ class Outage:
 def test_the_stream_goes_on_while_the_database_is_away(sqlite_desk: Desk) -> None:
     """C9."""
     desk = sqlite_desk
-    run_id = desk.submit(desk.session(), [{"text": "word# ", "times": 80, "every_s": 0.03}, {"tool": "ls"}])
+    run_id = desk.submit(desk.session(), [{"text": "word# ", "times": 120, "every_s": 0.03}, {"tool": "ls"}])
     thread = desk.start(run_id)
     desk.wait(lambda: len(desk.seen_text(run_id)) > 50, what="some text")
     session_id = desk.row(run_id).session_id
     outage = Outage(desk)
     before = desk.context.log.head(session_id).seq
-    desk.wait(lambda: desk.context.log.head(session_id).seq > before + 20, what="events without a database")
+    desk.wait(lambda: desk.context.log.head(session_id).seq > before + 5, what="events without a database")
     time.sleep(1.5)
     outage.end()
-    thread.join(20)
+    thread.join(60)
     assert desk.state(run_id) == "completed"
-    whole = "".join(f"word{n} " for n in range(80))
+    whole = "".join(f"word{n} " for n in range(120))
     assert desk.answer(run_id).content == desk.seen_text(run_id) == whole
 
 
 def test_a_database_that_is_away_too_long_stops_the_backend(sqlite_desk: Desk) -> None:
     """C10: the lease could not be renewed; the end is written when the database is back."""
     desk = sqlite_desk
+    desk.context.settings = desk.settings.model_copy(update={"lease_renew_s": 0.5, "lease_give_up_s": 4.0})
     desk.start_threads()
     run_id = desk.submit(desk.session(), [{"text": "a"}, {"block": True}])
     thread = desk.start(run_id)
     desk.wait(lambda: desk.turns(run_id), what="the turn")
     live = desk.context.live_runs.get(run_id)
     outage = Outage(desk)
-    desk.wait(lambda: live.aborted, 6, what="the stop of the backend")
+    desk.wait(lambda: live.aborted, what="the stop of the backend")
     outage.end()
-    thread.join(20)
+    thread.join(60)
     assert desk.state(run_id) == "interrupted"
     assert desk.row(run_id).reason == "worker_lost"
 
@@ -277,14 +281,14 @@ def test_a_full_disk_interrupts_the_run_after_a_while(sqlite_desk: Desk, monkeyp
     """C18: `disk_full` once there is room to write it."""
     monkeypatch.setattr("worker.runs.drive.DISK_FULL_S", 1.0)
     desk = sqlite_desk
-    run_id = desk.submit(desk.session(), [{"text": "word# ", "times": 300, "every_s": 0.03}])
+    run_id = desk.submit(desk.session(), [{"text": "word# ", "times": 2_000, "every_s": 0.03}])
     thread = desk.start(run_id)
     desk.wait(lambda: desk.answer(run_id).content if desk.turns(run_id) else "", what="a first save")
     live = desk.context.live_runs.get(run_id)
     outage = Outage(desk, code=13)
-    desk.wait(lambda: live.aborted, 8, what="the end of the patience")
+    desk.wait(lambda: live.aborted, what="the end of the patience")
     outage.end()
-    thread.join(20)
+    thread.join(60)
     assert (desk.state(run_id), desk.row(run_id).reason) == ("interrupted", "disk_full")
 
 

@@ -121,8 +121,20 @@ def test_what_was_made_for_a_profile_that_is_gone_is_closed(tmp_path: Path, monk
         made.backend_for("cli", profile)
     assert made.profiles() == {"stays", "goes"}
     made.forget({"goes"})
-    assert children[2].closed.wait(5)
+    assert children[2].closed.wait(60)
     assert made.profiles() == {"stays"}
     assert not children[0].closed.is_set()
     assert not children[1].closed.is_set()
     assert made.backend_for("cli", "goes") is children[3]
+
+
+def test_agents_of_one_profile_are_found_by_its_name(tmp_path: Path) -> None:
+    """That of the settings has none, but operators call it so."""
+    made = backends(tmp_path)
+    with transaction(made.factory) as db:
+        catalogue.put_profile(db, name="work", hermes_home=str(tmp_path))
+    usual, work = made.backend_for("cli", None), made.backend_for("cli", "work")
+    assert made.holding_agents() == [usual, work]
+    assert made.holding_agents("work") == [work]
+    assert made.holding_agents("default") == [usual]
+    assert made.holding_agents("nobody") == []

@@ -63,7 +63,7 @@ def test_it_ends_itself_only_without_runs(sqlite_desk: Desk, ours: Any, monkeypa
     monkeypatch.setattr("worker.watchdog.os.kill", lambda pid, number: signals.append(number))
     watchdog = a_watchdog(desk, ours[0])
     desk.context.redis.rpush(desk.context.queue_key("runs"), b"a task")
-    run_id = desk.submit(desk.session(), [{"sleep": 5}])
+    run_id = desk.submit(desk.session(), [{"block": True}])
     desk.start(run_id)
     desk.wait(lambda: desk.context.live_runs.get(run_id), what="a run")
     for _ in range(4):

@@ -17,8 +17,8 @@ from webapp.actions.runs import tell_stopped, wake_head
 from webapp.announce import announce
 from webapp.auth import Principal
 from webapp.context import WebContext
+from webapp.found import usual_source
 
-DEFAULT_SOURCE = "api_server"
 GRANT_LIFE = timedelta(minutes=15)
 ON_FAILURE = ("hold", "continue", "cancel")
 CHOICES = ("model", "skill_folder", "profile", "on_failure")
@@ -44,14 +44,14 @@ def create(
     model: str | None = None,
     skill_folder: str | None = None,
 ) -> Changed:
-    """Open a session. Without a `profile` it gets the one for new sessions; `default` is that of the settings. Raises
-    Forbidden for viewers and reading tokens, InvalidCommand."""
+    """Open a session. Without a `source` it gets what is found here (DESIGN 2), without a `profile` the one for new
+    sessions; `default` is that of the settings. Raises Forbidden for viewers and reading tokens, InvalidCommand."""
     if not rights.may_create(principal):
         raise errors.Forbidden("You may read here, but not open sessions.")
     web.throttle.take("session", principal.user_id, limit=web.settings.submits_per_minute)
     given = {
         "title": names.title(title),
-        "source": names.source(source) or DEFAULT_SOURCE,
+        "source": names.source(source) or usual_source(web),
         "model": names.model(model),
         "skill_folder": names.name(skill_folder, "skill"),
     }
@@ -102,6 +102,8 @@ def change(web: WebContext, principal: Principal, session_id: str, wanted: Chang
             chat_sessions.rename(db, session_id, asked.title)
         if asked.archived is not None:
             chat_sessions.set_archived(db, session_id, asked.archived)
+        if asked.profile is not None and (asked.profile or None) != session.profile:
+            chat_sessions.end_grants(session)
         for name in CHOICES:
             if (value := getattr(asked, name)) is not None:
                 setattr(session, name, value or None)

@@ -17,6 +17,7 @@ from webapp.announce import announce, nudge
 from webapp.auth import Principal
 from webapp.context import WebContext
 
+KEPT = "Your answer is kept with the question: you can send it as a turn."
 APPROVAL, CLARIFICATION = "approval", "clarification"
 
 
@@ -57,7 +58,8 @@ def respond_approval(web: WebContext, principal: Principal, cmd: commands.Approv
 
 
 def respond_clarification(web: WebContext, principal: Principal, cmd: commands.ClarifyRespond) -> Answered:
-    """Answer a question of the agent; whoever may send in the session may. Raises as `respond_approval` does."""
+    """Answer a question of the agent; whoever may send in the session may. An answer that comes too late is kept with
+    the question, which then offers to send it as a turn. Raises as `respond_approval` does."""
     text = storable(cmd.answer)
     if not text.strip():
         raise errors.InvalidCommand("The answer is empty.", code="empty_message")
@@ -74,7 +76,13 @@ def respond_clarification(web: WebContext, principal: Principal, cmd: commands.C
         )  # fmt: skip
         return decided, run
 
-    return _tell(web, *in_transaction(web.factory, work))
+    try:
+        return _tell(web, *in_transaction(web.factory, work))
+    except (errors.AlreadyDecided, errors.Expired) as refusal:
+        max_chars = web.settings.max_message_kb * 1024
+        if not in_transaction(web.factory, lambda db: pauses.keep_late(db, cmd.clarify_id, text, max_chars=max_chars)):
+            raise
+        raise type(refusal)(f"{refusal.message} {KEPT}") from refusal
 
 
 def _find(db: Session, principal: Principal, session_id: str, pause_id: str, kind: str) -> tuple[Pause, Run]:

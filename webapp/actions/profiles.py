@@ -67,7 +67,8 @@ def add(web: WebContext, principal: Principal, given: ProfileInput) -> Profile:
 
 
 def change(web: WebContext, principal: Principal, profile_id: str, given: ProfileInput) -> Profile:
-    """Home, gateway, and whether new sessions get it. Its next turns go there. Raises as `add`; NotFound."""
+    """Home, gateway, and whether new sessions get it. Its next turns go there; what was allowed always in its home
+    before is taken back. Raises as `add`; NotFound."""
     rights.require_configure(principal)
     with transaction(web.factory, write=False) as db:
         before, known = catalogue.get_profile(db, profile_id), catalogue.profiles(db)
@@ -87,8 +88,10 @@ def change(web: WebContext, principal: Principal, profile_id: str, given: Profil
         row.hermes_home, row.gateway_url = home, gateway
         if given.is_default != row.is_default:
             catalogue.choose_profile(db, row if given.is_default else None)
+        revoked = _revoke_all(db, principal, row.name) if "hermes_home" in changed else 0
         if changed:
-            _record(db, principal, "profile_changed", row.name, changed=changed)
+            facts = {"revoked": revoked} if revoked else {}
+            _record(db, principal, "profile_changed", row.name, changed=changed, **facts)
         return row
 
     return in_transaction(web.factory, work)
@@ -114,13 +117,11 @@ def remove(web: WebContext, principal: Principal, profile_id: str) -> str:
 
     def work(db: Session) -> tuple[str, list[tuple[Queue, list[Run]]]]:
         row = catalogue.get_profile(db, profile_id)
-        user = users.get(db, principal.user_id)
         stopped = []
         for session_id in chat_sessions.busy_with_profile(db, row.name):
             found = runs.stop_all(db, session_id, by_name=principal.name)
             stopped.append((queue_of(db, session_id), found))
-        for grant in approval_grants.in_force(db, row.name):
-            approval_grants.revoke(db, grant.id, user=user)
+        _revoke_all(db, principal, row.name)
         catalogue.remove_profile(db, row.name)
         _record(db, principal, "profile_removed", row.name, stopped=sum(len(found) for _, found in stopped))
         return row.name, stopped
@@ -129,6 +130,15 @@ def remove(web: WebContext, principal: Principal, profile_id: str) -> str:
     for queue, found in stopped:
         tell_stopped(web, queue, found, principal.name)
     return name
+
+
+def _revoke_all(db: Session, principal: Principal, profile: str) -> int:
+    """Take back what is allowed always in a profile; gives how many grants."""
+    user = users.get(db, principal.user_id)
+    grants = approval_grants.in_force(db, profile)
+    for grant in grants:
+        approval_grants.revoke(db, grant.id, user=user)
+    return len(grants)
 
 
 def revoke_grant(web: WebContext, principal: Principal, grant_id: str) -> ApprovalGrant:
@@ -164,7 +174,7 @@ def _new_name(given: str, known: Sequence[Profile]) -> str:
     except errors.InvalidCommand:
         raise errors.InvalidCommand(BAD_NAME) from None
     if name.casefold() == DEFAULT:
-        raise errors.InvalidCommand("This name is taken: it is the profile of the settings.")
+        raise errors.InvalidCommand("This name is taken: the default profile has it.")
     if any(each.name == name for each in known):
         raise errors.InvalidCommand("There is a profile of this name already.")
     return name
@@ -187,7 +197,7 @@ def _home(web: WebContext, given: str, row: Profile | None, known: Sequence[Prof
     others += [(each.name, Path(each.hermes_home)) for each in known if each.hermes_home]
     for name, other in others:
         if other.resolve() == real and (row is None or name != row.name):
-            raise errors.InvalidCommand("Another profile has this home already: two never share one.")
+            raise errors.InvalidCommand("Another profile has this home already: choose another folder.")
     unchanged = row is not None and row.hermes_home == str(home)
     if not unchanged and _is_local(web) and not _is_folder(home):
         raise errors.InvalidCommand("There is no such folder on this machine.")

@@ -9,6 +9,7 @@ from shared import skills
 from shared.store import catalogue
 from webapp import rights
 from webapp.actions import names
+from webapp.actions import skills as skills_actions
 from webapp.actions.names import DEFAULT_PROFILE
 from webapp.api import body
 from webapp.api.schemas import (
@@ -17,8 +18,11 @@ from webapp.api.schemas import (
     ProfileHealth,
     ProfileItem,
     ProfileList,
+    SkillAgreed,
+    SkillConsent,
     SkillItem,
     SkillList,
+    SkillRead,
 )
 from webapp.auth import current
 from webapp.context import db, web
@@ -66,6 +70,28 @@ def list_skills() -> Response:
             ]
         )
     )
+
+
+@bp.get("/skills/<folder_name>")
+def skill(folder_name: str) -> Response:
+    found = skills_actions.read(web(), current(), folder_name, request.args.get("profile"))
+    content = found.content
+    return body.answer(
+        SkillRead(
+            folder_name=found.folder_name,
+            source=content.source,
+            sha256=content.sha256,
+            text=content.text,
+            consent=found.consent,
+        )
+    )
+
+
+@bp.post("/skills/<folder_name>/consent")
+def agree(folder_name: str) -> Response:
+    asked = body.read(SkillConsent)
+    skills_actions.agree(web(), current(), folder_name, asked.profile, asked.sha256)
+    return body.answer(SkillAgreed(folder_name=folder_name, sha256=asked.sha256))
 
 
 @bp.get("/profiles")

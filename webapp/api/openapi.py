@@ -77,6 +77,14 @@ OPERATIONS: dict[str, Operation] = {
         answer=schemas.SkillList,
         query=(("profile", "The profile's name; else the default one"),),
     ),
+    "api_catalogue.skill": Operation(
+        "A skill: its text, its hash, and whether you have agreed to it",
+        answer=schemas.SkillRead,
+        query=(("profile", "The profile's name; else the default one"),),
+    ),
+    "api_catalogue.agree": Operation(
+        "Agree to a skill's text, after it has changed", schemas.SkillConsent, schemas.SkillAgreed
+    ),
     "api_catalogue.profiles": Operation("Profiles, and how their agents do", answer=schemas.ProfileList),
     "openapi.document": Operation("This document"),
     "openapi.docs": Operation("This document, as a page", content="text/html"),

@@ -219,6 +219,29 @@ class SkillList(Answer):
     skills: list[SkillItem]
 
 
+class SkillRead(Answer):
+    """`consent`: whether the caller has never chosen it (`new`), has agreed to this text (`agreed`), or only to another
+    one (`changed`): then turns with it fail until the text is agreed to."""
+
+    folder_name: str
+    source: Literal["profile", "portal"]
+    sha256: str
+    text: str
+    consent: Literal["new", "agreed", "changed"]
+
+
+class SkillConsent(Body):
+    """`sha256`: of the text that is agreed to, as it was read."""
+
+    sha256: str = Field(min_length=64, max_length=64)
+    profile: str | None = None
+
+
+class SkillAgreed(Answer):
+    folder_name: str
+    sha256: str
+
+
 class ProfileHealth(Answer):
     """Of its agent, the worst of what the workers say: `ready`, `starting`, `idle` (it starts with the first turn),
     `failed`, `missing` (no home), `absent` (no Hermes), or `unknown`. `looked_at` is by the workers' clocks."""

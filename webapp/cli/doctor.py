@@ -1,6 +1,7 @@
 """`portal doctor`: looks at every part and says of each fault what to do about it."""
 
 import json
+import os
 import shutil
 import sys
 import urllib.error
@@ -17,7 +18,7 @@ from shared import settings as settings_module
 from shared.database import is_current, make_engine, make_session_factory, transaction
 from shared.errors import PlatformError, SettingsError
 from shared.relay import fitness
-from shared.relay.connection import connect
+from shared.relay.connection import RelayDown, connect
 from shared.relay.keys import Keys
 from shared.relay.presence import Presence, WorkerFacts
 from shared.settings import Settings
@@ -26,11 +27,11 @@ from webapp.cli.configured import settings_of_running
 from webapp.cli.console import printable
 from webapp.cli.data_dir import DataDirFault, make_private, read_running
 from webapp.cli.probe import probe
-from webapp.cli.provider import GATEWAY, sentence
+from webapp.cli.provider import BRIDGE, GATEWAY, sentence
+from webapp.found import can_bridge, facts_of
 
 LEAST_FREE_MB = 200
 WEB_TIMEOUT_S = 5.0
-BRIDGE = "cli"  # the source of sessions that an installed Hermes answers
 NONE_INSTALLED = "No Hermes was found"  # as a worker says it; whatever else it says is about a setting
 START_IT = "start the portal: `portal up`, or `portal {}` on a machine of its own"
 
@@ -50,7 +51,12 @@ class Finding:
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--no-gateway", is_flag=True, help="Do not ask the gateway's agent for a PONG.")
-def doctor(as_json: bool, no_gateway: bool) -> None:
+@click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="That of the portal to look at. [PORTAL_DATA_DIR]",
+)
+def doctor(as_json: bool, no_gateway: bool, data_dir: Path | None) -> None:
     """Check settings, data directory, database, Redis, web, workers, bridge and gateway; say what to do about faults.
 
     Exit code 1 if there is a fault; warnings do not count.
@@ -58,7 +64,10 @@ def doctor(as_json: bool, no_gateway: bool) -> None:
     \b
     Example:
       portal doctor --json
+      portal doctor --data-dir ./portal-data
     """
+    if data_dir is not None:
+        os.environ["PORTAL_DATA_DIR"] = str(data_dir)  # the probe is a process of its own
     findings = []
     for finding in examine(ask_gateway=not no_gateway):
         findings.append(finding)
@@ -107,7 +116,8 @@ def _remedy(part: str, settings: Settings) -> str:
 def _data_dir(settings: Settings) -> Iterator[Finding]:
     folder = settings.data_dir
     if not folder.exists():
-        yield Finding("data directory", "warning", f"{folder} is not there yet", "`portal up` makes it")
+        remedy = "`portal up` makes it; for one elsewhere: --data-dir or PORTAL_DATA_DIR"
+        yield Finding("data directory", "warning", f"{folder} is not there yet", remedy)
         return
     try:
         make_private(folder)
@@ -148,7 +158,8 @@ def _database(settings: Settings) -> Iterator[Finding]:
 
 def _redis(settings: Settings) -> Iterator[Finding]:
     if settings.redis_url is None:
-        yield Finding("redis", "fault", "none is set, and no `portal up` runs here", START_IT.format("worker"))
+        detail = f"none is set, and no `portal up` runs on {settings.data_dir}"
+        yield Finding("redis", "fault", detail, START_IT.format("worker"))
         return
     client = connect(settings)
     try:
@@ -165,7 +176,7 @@ def _redis(settings: Settings) -> Iterator[Finding]:
 def _web(settings: Settings) -> Iterator[Finding]:
     running = read_running(settings.data_dir)
     if running is None and settings.public_url is None:
-        yield Finding("web", "warning", "no `portal up` runs on this data directory", START_IT.format("web"))
+        yield Finding("web", "warning", f"no `portal up` runs on {settings.data_dir}", START_IT.format("web"))
         return
     address = running.address if running is not None else settings.public_url
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -242,14 +253,26 @@ def _no_hermes(host: str, why: str, *, has_gateway: bool) -> Finding:
 
 def _gateway(settings: Settings) -> Iterator[Finding]:
     if settings.hermes_gateway_url is None:
-        yield Finding(
-            "gateway", "warning", "none is configured: the demo agent answers", "set HERMES_GATEWAY_URL for a real one"
-        )
+        yield _no_gateway(settings)
         if settings.demo_url is None:
             return
     found = probe(GATEWAY)
     remedy = "" if found.ok else "look at the gateway's own log; check HERMES_GATEWAY_URL and HERMES_GATEWAY_KEY"
     yield Finding("gateway", "ok" if found.ok else "fault", sentence(found), remedy)
+
+
+def _no_gateway(settings: Settings) -> Finding:
+    try:
+        living = [] if settings.redis_url is None else _living(settings)
+    except RelayDown:  # told of Redis already; the agent of the API can be asked without it
+        living = []
+    has_demo = settings.demo_url is not None
+    if any(facts_of(worker, BRIDGE) for worker in living) and can_bridge(living):
+        by_api = "the demo agent answers chats by API" if has_demo else "nothing answers chats by API"
+        return Finding("gateway", "ok", f"none is configured: new chats go to the installed Hermes, {by_api}")
+    who = "the demo agent answers" if has_demo else "nothing answers"
+    remedy = "set HERMES_GATEWAY_URL, or install Hermes for the user that runs the worker"
+    return Finding("gateway", "warning", f"none is configured: {who}", remedy)
 
 
 def _print(finding: Finding) -> None:

@@ -10,8 +10,10 @@ from webapp.cli.configured import settings_of_running
 from webapp.cli.probe import Probe, probe
 
 GATEWAY = "api_server"
-NAMES = {"gateway": GATEWAY, "demo": GATEWAY, GATEWAY: GATEWAY}
-"""The names people use -> the source of DESIGN 3. The demo agent is a gateway: the one there is when none is set."""
+BRIDGE = "cli"
+NAMES = {"gateway": GATEWAY, "demo": GATEWAY, GATEWAY: GATEWAY, "bridge": BRIDGE, BRIDGE: BRIDGE}
+"""The names people use -> the source of DESIGN 3. The demo agent is a gateway: the one there is when none is set. The
+bridge is an installed Hermes."""
 
 
 @click.group()
@@ -27,21 +29,21 @@ def provider() -> None:
 @provider.command(name="list")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_providers(as_json: bool) -> None:
-    """List the agents: name, what it is, what it can do. None is asked anything.
+    """List the agents: name, what it is, what it can do, or why it cannot be had on this machine. None is asked
+    anything.
 
     \b
     Example:
       portal provider list
     """
-    found = [_probe(GATEWAY, ask=False)]
+    found = [_probe(source, ask=False) for source in (GATEWAY, BRIDGE)]
     if as_json:
         click.echo(json.dumps([each.model_dump() for each in found]))
         return
     for each in found:
+        who = f"{each.name} {each.version}".strip()
         can = ", ".join(name for name, value in each.capabilities.items() if value) or "nothing that is known"
-        click.echo(f"{each.source:<12} {each.name} {each.version}  can: {can}")
-        if each.error:
-            click.echo(f"{'':<12} {each.error}")
+        click.echo(f"{each.source:<12} {who}  " + (f"can: {can}" if each.ok else f"cannot be used here: {each.error}"))
 
 
 @provider.command()

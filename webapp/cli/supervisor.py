@@ -244,7 +244,9 @@ class Supervisor:
         settings, took_s = self._settings, round(time.monotonic() - self._began, 1)
         if "demo" in self._keepers:
             self._console.say(
-                "demo", "No gateway is configured, so a demo agent answers. For a real one: HERMES_GATEWAY_URL."
+                "demo",
+                "No gateway is configured (HERMES_GATEWAY_URL). New chats go to an installed Hermes where the worker "
+                "finds one, else to the demo agent, which also answers chats by API. `portal doctor` says which.",
             )
         if os.geteuid() == 0:
             self._console.say("root", "Running as root: better give the portal a user of its own.", level="warning")

@@ -21,7 +21,7 @@ from shared.relay.event_log import Cursor as Place
 from shared.relay.event_log import event_of
 from shared.run_state import FINAL
 from shared.transcript import Gap, Transcript, fold
-from webapp import view_page, view_process
+from webapp import view_answer, view_page
 from webapp.live import snapshot
 from webapp.live.live_event import LiveEvent
 from webapp.live.live_turn import LiveTurn, patch_html
@@ -281,7 +281,7 @@ class PageView:
         if same and len(final.answer_parts) == len(live.transcript.answer_parts):
             for part in live.transcript.answer_parts[-1:]:
                 stream, _new = live.streams.take(part)
-                parts += patch_html(view_process.part_id(run_id, part), stream.close())
+                parts += patch_html(view_answer.part_id(run_id, part), stream.close())
         else:
             parts.append(render("fragments/answer.html", turn=turn, oob="true"))
         for name in ("rail", "turn_head", "process", "aside", "pauses", "ending"):

@@ -7,10 +7,10 @@ from markupsafe import escape
 from shared import clock
 from shared.protocol import events as e
 from shared.transcript import TextPart, ToolCall, Transcript, fold
-from webapp import view_pauses, view_process
+from webapp import view_answer, view_pauses, view_process
 from webapp.markdown import Patch
 from webapp.render import render
-from webapp.view_process import Streams
+from webapp.view_answer import Streams
 from webapp.view_turns import Facts, agent_turn, state_of
 from webapp.views import AgentTurn, mark_of
 
@@ -108,6 +108,7 @@ class LiveTurn:
     def _regions(self) -> AgentTurn:
         t, now = self.transcript, clock.now()
         state = state_of(t, None, self.facts.runs.get(t.run_id))
+        late = self.facts.late_answers(t)
         return replace(
             self.skeleton,
             mark=mark_of(state),
@@ -116,7 +117,8 @@ class LiveTurn:
             timeline=view_process.timeline(t, now),
             notes=view_process.notes(t),
             asks=view_pauses.asks(t, self.facts.viewer),
-            decisions=view_pauses.decisions(t),
+            decisions=view_pauses.decisions(t, late),
+            late=late,
         )
 
     def answer_changes(self) -> list[str]:
@@ -133,14 +135,14 @@ class LiveTurn:
                 if is_new:
                     if before is not None:
                         last, _new = self.streams.take(before)
-                        parts += patch_html(view_process.part_id(self.transcript.run_id, before), last.close())
+                        parts += patch_html(view_answer.part_id(self.transcript.run_id, before), last.close())
                     after = tuple(dict.fromkeys(tools)) if before is not None else ()
                     stream.flush()
-                    shown = view_process.open_part(self.transcript.run_id, item, stream, after)
+                    shown = view_answer.open_part(self.transcript.run_id, item, stream, after)
                     inner = render("fragments/answer_part.html", part=shown)
                     parts.append(f'<div hx-swap-oob="beforeend:#{self.id}-answer">{inner}</div>')
                 else:
-                    parts += patch_html(view_process.part_id(self.transcript.run_id, item), stream.flush())
+                    parts += patch_html(view_answer.part_id(self.transcript.run_id, item), stream.flush())
                 self.sent[item.part] = item.length
             before, tools = item, []
         return parts

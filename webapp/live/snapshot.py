@@ -25,17 +25,17 @@ from shared.errors import NotFound
 from shared.models import ChatMessage, ChatSession, Pause, Run
 from shared.queue_events import queue_told
 from shared.relay.connection import RelayDown
-from shared.relay.event_log import Cursor, EventLog, event_of
+from shared.relay.event_log import Cursor, EventLog
 from shared.run_state import ACTIVE, RunState
 from shared.store import messages as message_store
 from shared.store.session_state import SessionState, states_of
 from shared.transcript import Gap, Transcript, fold, from_json
 from webapp.live.live_event import LiveEvent
+from webapp.live.run_place import place_of
 
 MESSAGES = 50
 TRIES = 8
 TRY_AGAIN_S = 0.02
-_WINDOWS = (64, 500, 2_000)
 
 
 @dataclass(frozen=True)
@@ -157,31 +157,13 @@ def _place(log: EventLog, view: Snapshot, before: Cursor | None) -> tuple[bool, 
     if now is None or run is None:
         return now == before, now
     if run.flushed_epoch is None:
-        first = _before_first_event(log, run, now)
+        # Only what its worker appended counts; a second after the first of that something is saved.
+        place = place_of(log, run, now, lambda event: event.fence is not None, is_near=True)
+        first = None if place is None else place.before
         return (first is not None or now == before), (first or now)
     if run.flushed_epoch != now.epoch:
         return True, Cursor(now.epoch, 0)
     return True, Cursor(now.epoch, min(run.flushed_seq, now.seq))
-
-
-def _before_first_event(log: EventLog, run: Run, head: Cursor) -> Cursor | None:
-    """The place before the first event that the run's worker appended; None when it appended none yet.
-
-    Only for a run of which nothing is saved: a second after its first event something is, so a few are looked at."""
-    for window in _WINDOWS:
-        start = max(0, head.seq - window)
-        entries = log.read_after(run.session_id, Cursor(head.epoch, start))
-        if entries is None:
-            return None
-        for entry in entries:
-            event = event_of(entry, run.session_id)
-            if event is not None and event.run_id == run.id and event.fence is not None:
-                if entry.seq > start + 1 or start == 0 or window == _WINDOWS[-1]:
-                    return Cursor(head.epoch, entry.seq - 1)
-                break  # it may begin before this window
-        else:
-            return None
-    return None
 
 
 def fits(view: Snapshot, events: Sequence[LiveEvent]) -> bool:

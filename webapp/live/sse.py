@@ -18,7 +18,7 @@ from shared.database import transaction
 from shared.models import Run
 from shared.protocol.events import RunEnd
 from shared.relay.connection import RelayDown
-from shared.relay.event_log import Cursor, EventLog, event_of
+from shared.relay.event_log import Cursor
 from shared.run_state import FINAL
 from shared.store import run_logs
 from shared.store import runs as run_store
@@ -30,6 +30,7 @@ from webapp.live.follower import Follower, Item, Resumed, Sources, Wanted
 from webapp.live.inbox import Inbox
 from webapp.live.live import live
 from webapp.live.live_event import LiveEvent
+from webapp.live.run_place import place_of
 from webapp.live.snapshot import resumed_text, take
 
 log = logs.get("webapp.live.sse")
@@ -37,7 +38,6 @@ log = logs.get("webapp.live.sse")
 HEARTBEAT_S = 15.0
 HEARTBEAT = b": working\n\n"
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-WINDOWS = (64, 500, 2_000)
 _END_NAMES = frozenset({"run.completed", "run.failed", "run.cancelled", "run.interrupted", "abort.completed"})
 _MAX_SEQ = 2**53
 
@@ -203,36 +203,21 @@ class RunStream:
         """Without a cursor: from the run's first event."""
         if wanted.seq is not None:
             return wanted
+        events = self._sources.log
         try:
-            first = before_first_event(self._sources.log, self._run)
+            head = events.head(self._run.session_id)
+            place = None if head is None else place_of(events, self._run, head, is_near=False)
         except RelayDown:
             return Wanted()
-        return Wanted() if first is None else Wanted(first.seq, first.epoch)
+        if head is None or place is None or not place.is_sure:
+            return Wanted()
+        first = place.before or head
+        return Wanted(first.seq, first.epoch)
 
 
 def _refreshed(sources: Sources, run: Run) -> Run:
     with transaction(sources.factory, write=False) as db:
         return run_store.get(db, run.id)
-
-
-def before_first_event(log: EventLog, run: Run) -> Cursor | None:
-    """The place in the log before the first event that tells of the run; the head when none does yet. None when there
-    is no log, or the run may have begun before what can be replayed. Raises RelayDown."""
-    head = log.head(run.session_id)
-    if head is None:
-        return None
-    for window in WINDOWS:
-        start = max(0, head.seq - window)
-        entries = log.read_after(run.session_id, Cursor(head.epoch, start))
-        if entries is None:
-            return None
-        events = ((entry.seq, event_of(entry, run.session_id)) for entry in entries)
-        first = next((seq for seq, event in events if event is not None and event.run_id == run.id), None)
-        if first is None and (start == 0 or window == WINDOWS[-1]):
-            return head
-        if first is not None and (first > start + 1 or start == 0):
-            return Cursor(head.epoch, first - 1)
-    return None
 
 
 def _piece(name: str, data: str, at: Cursor | None) -> bytes:

@@ -16,7 +16,9 @@ from webapp import auth, render, rights, view_page, view_turns
 from webapp.actions import chat_sessions as session_actions
 from webapp.actions import pauses as pause_actions
 from webapp.actions import runs as run_actions
+from webapp.actions import skills as skill_actions
 from webapp.actions.input import checked
+from webapp.actions.names import DEFAULT_PROFILE
 from webapp.auth import Principal
 from webapp.context import db, web
 from webapp.errors import Problem, problem_of
@@ -30,7 +32,7 @@ from webapp.view_page import Settled
 from webapp.view_pauses import Viewer
 from webapp.view_sources import source_of, sources_of
 from webapp.view_turns import Facts
-from webapp.views import Chat, First, Option, SkillOption, agent_of
+from webapp.views import Chat, First, Mark, Option, SkillOption, SkillPage, agent_of
 
 bp = Blueprint("chat", __name__)
 
@@ -76,12 +78,52 @@ def skill_list() -> ResponseReturnValue:
     rights.reading(auth.current())
     profile, chosen = request.args.get("profile"), request.args.get("skill_folder", "")
     found = skills.listed(home_of(db(), web().settings, profile), web().settings.data_dir)
-    origins = {"profile": _("of the profile"), "portal": _("of the portal")}
+    origins = _origins()
     options = [
         SkillOption(each.folder_name, each.name, each.description, origins[each.source], each.folder_name == chosen)
         for each in found
     ]
-    return render.render("fragments/skills.html", skills=options, chosen=chosen)
+    return render.render("fragments/skills.html", skills=options, chosen=chosen, profile=profile or DEFAULT_PROFILE)
+
+
+@bp.get("/chat/skills/<folder_name>")
+def skill(folder_name: str) -> ResponseReturnValue:
+    """What a skill says now, where it comes from, and whether the reader has agreed to it."""
+    principal = auth.current()
+    found = skill_actions.read(web(), principal, folder_name, request.args.get("profile"))
+    marks = {
+        "new": Mark("queued", _("You have not used it yet")),
+        "agreed": Mark("done", _("You have agreed to this text")),
+        "changed": Mark("needs", _("It has changed since you agreed to it")),
+    }
+    shown = SkillPage(
+        found.folder_name,
+        found.profile or DEFAULT_PROFILE,
+        marks[found.consent],
+        _origins()[found.content.source],
+        found.content.sha256,
+        found.content.text,
+        may_agree=found.consent != "agreed" and rights.may_create(principal),
+    )
+    session_id = request.args.get("session", "")
+    if session_id:
+        rights.require(db(), principal, "read", session_id)
+    return render.render("pages/skill.html", side=side_of(principal), skill=shown, session_id=session_id)
+
+
+@bp.post("/chat/skills/<folder_name>")
+def agree_to_skill(folder_name: str) -> ResponseReturnValue:
+    form, principal = request.form, auth.current()
+    skill_actions.agree(web(), principal, folder_name, form.get("profile"), form.get("sha256", ""))
+    session_id = form.get("session", "")
+    if session_id:
+        rights.require(db(), principal, "read", session_id)
+        return redirect(url("chat", session_id), 303)
+    return redirect(url("chat", "skills", folder_name, profile=form.get("profile", DEFAULT_PROFILE)), 303)
+
+
+def _origins() -> dict[str, str]:
+    return {"profile": _("this profile"), "portal": _("the portal")}
 
 
 @bp.get("/chat/<session_id>/older")
@@ -272,7 +314,8 @@ def _command(kind: Any, session_id: str, *fields: str) -> Any:
     """The command of a form; empty fields are absent ones. Raises InvalidCommand by its validation."""
     given = {name: request.form[name] for name in fields if request.form.get(name)}
     if kind is commands.Run:
-        given["input"] = request.form.get("input", "").replace("\r\n", "\n")  # as browsers send the lines of a field
+        written = request.form.get("input", "") or request.form.get("choice", "")  # of a question that is over
+        given["input"] = written.replace("\r\n", "\n")  # as browsers send the lines of a field
     return kind(session_id=session_id, **given)
 
 

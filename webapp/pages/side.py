@@ -8,7 +8,8 @@ from shared.store import chat_sessions, pauses, users
 from webapp import rights, view_page
 from webapp.auth import Principal
 from webapp.context import db, web
-from webapp.view_sources import API, source_of, sources_of
+from webapp.found import API
+from webapp.view_sources import source_of, sources_of
 from webapp.views import Side
 
 LIST_LENGTH = 60

@@ -63,6 +63,7 @@ class Turn:
     model: str | None = None
     provider: Provider | None = None  # None: the backend's own
     allowed: tuple[str, ...] = ()  # patterns that people of the profile have allowed always (ApprovalAsked)
+    grant_epoch: int = 0  # what was allowed for the session under another one no longer counts
     profile: str | None = None
     skill_folder: str | None = None
     backend_session_id: str | None = None

@@ -10,6 +10,7 @@ from shared.errors import StartFailed
 from shared.models import Profile
 from shared.settings import Settings
 from worker.backends.bridge.interpreter import find_interpreter
+from worker.backends.bridge.process.home import NotWritable, try_home
 
 
 def fault_of(source: str, settings: Settings, profiles: Sequence[Profile]) -> str | None:
@@ -28,12 +29,14 @@ def home_fault(home: Path) -> str | None:
     try:
         if len(home.resolve().parts) < 3:
             return "Its home is a folder of the system."
-        if home.is_dir():
-            next(home.iterdir(), None)
-            return None
+        try_home(home)
+    except (FileNotFoundError, NotADirectoryError):
+        return "Its home is not there."
+    except NotWritable as error:
+        return f"Its home cannot be written by the worker ({error.strerror})."
     except OSError as error:
         return f"Its home cannot be read by the worker ({error.strerror})."
-    return "Its home is not there."
+    return None
 
 
 def _gateway(settings: Settings, profiles: Sequence[Profile]) -> str | None:

@@ -18,9 +18,12 @@ from shared.errors import BackendRefused
 from shared.models import Profile
 from shared.settings import Settings
 from shared.store import catalogue
+from worker.backends import offered
 from worker.backends.base import Backend
 from worker.backends.bridge.backend import BridgeBackend
 from worker.backends.gateway.backend import GatewayBackend
+
+DEFAULT_PROFILE = "default"  # as operators call the profile of the settings, which has no name of its own
 
 
 @runtime_checkable
@@ -96,9 +99,13 @@ class Backends:
             return sorted({made.backend.name for made in self._made.values()})
 
     def holding_agents(self, profile: str | None = None) -> list[HoldsAgents]:
-        """Those made so far, of one profile if it is given."""
+        """Those made so far, of one profile if it is given (DEFAULT_PROFILE: that of the settings)."""
         with self._lock:
-            made = [made.backend for (_, whose), made in self._made.items() if profile is None or whose == profile]
+            made = [
+                made.backend
+                for (_, whose), made in self._made.items()
+                if profile in (None, DEFAULT_PROFILE if whose is None else whose)
+            ]
         return [backend for backend in made if isinstance(backend, HoldsAgents)]
 
     def close(self) -> None:
@@ -178,8 +185,7 @@ def _bridge(backends: Backends, source: str, profile: str | None) -> Backend:
     settings = backends.settings
 
     def find_home() -> Path:
-        home = None if profile is None else _profile(backends, profile).hermes_home
-        return settings.hermes_home if home is None else Path(home).expanduser()
+        return offered.home_of(None if profile is None else _profile(backends, profile), settings)
 
     def find_key_names() -> list[str]:
         with transaction(backends.factory, write=False) as db:

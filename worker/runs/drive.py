@@ -25,6 +25,7 @@ from shared.protocol.events import (
     RunStartedData,
     StatusUpdated,
     StatusUpdatedData,
+    Todo,
     TodoUpdated,
     TodoUpdatedData,
     ToolCompleted,
@@ -244,7 +245,10 @@ class Drive:
             log.warning("tool.output_not_kept", run_id=self._live.run_id, code=error.code)
 
     def _on_todos(self, item: base.Todos, now: float) -> None:
-        todos = [todo.model_copy(update={"text": storable(redaction.redact(todo.text))}) for todo in item.todos]
+        todos = [
+            Todo(id=storable(todo.id), text=storable(redaction.redact(todo.text)), status=storable(todo.status))
+            for todo in item.todos
+        ]
         self._emit(TodoUpdated, TodoUpdatedData(todos=todos))
 
     def _on_usage(self, item: base.UsageNews, now: float) -> None:
@@ -265,7 +269,7 @@ class Drive:
 
     def _on_finished(self, item: base.Finished, now: float) -> None:
         self._backend_session_id = item.backend_session_id or self._backend_session_id
-        self._end(Outcome(RunState.COMPLETED, finish_reason=item.finish_reason, usage=item.usage))
+        self._end(Outcome(RunState.COMPLETED, finish_reason=storable(item.finish_reason), usage=item.usage))
 
     def _on_stopped(self, item: base.Stopped, now: float) -> None:
         if self._abort is not None and self._abort_stage == "seen":  # what confirms it may come before the answer to it

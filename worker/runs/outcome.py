@@ -104,7 +104,7 @@ def _outcome(target: RunState, reason: EndReason | None, error: BackendError) ->
     return Outcome(
         target,
         reason,
-        code=error.code,
+        code=storable(error.code),
         message=storable(redact(error.message)),
         retryable=error.retryable,
         retry_after_s=error.retry_after_s,

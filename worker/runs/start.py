@@ -4,14 +4,15 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from shared import logs, skills
 from shared.database import transaction
 from shared.errors import BackendLost, BackendRefused, LeaseLost, Unavailable
 from shared.models import LanguageModel
+from shared.protocol.events import SKILL_CHANGED
 from shared.settings import is_portals
-from shared.store import approval_grants, catalogue
+from shared.store import approval_grants, catalogue, skill_consents
 from shared.store import runs as run_store
 from worker.backends import offered
 from worker.backends.base import Backend, HistoryMessage, Provider, Turn
@@ -60,10 +61,11 @@ def turn_of(claimed: Claimed, backend: Backend, live: LiveRun, context: WorkerCo
         blocks=tuple(run.blocks or ()),
         make_history=make_history,
         after=None if before is None or run.retry_of is not None else before.id,
-        instructions=_instructions(run.instructions, skill_folder, offered.home_of(profile, context.settings), context),
+        instructions=_instructions(claimed, skill_folder, offered.home_of(profile, context.settings), context),
         model=model,
         provider=provider,
         allowed=allowed,
+        grant_epoch=session.grant_epoch,
         profile=session.profile,
         skill_folder=skill_folder,
         backend_session_id=session.backend_session_id,
@@ -96,15 +98,37 @@ def _provider(row: LanguageModel) -> Provider:
     return Provider(name=row.provider, base_url=row.base_url, key=key, context_window=row.context_window)
 
 
-def _instructions(given: str | None, skill_folder: str | None, home: Path, context: WorkerContext) -> str | None:
+def _instructions(claimed: Claimed, skill_folder: str | None, home: Path, context: WorkerContext) -> str | None:
     """What goes before the conversation, for this turn only: the text of the chosen skill, then what was given with
-    the turn. Raises BackendRefused for a skill that is not there: an answer without it would only look right."""
+    the turn. Raises Unavailable; BackendRefused for a skill that is not there (an answer without it would only look
+    right), and for one that says something else than what its user has agreed to (S33)."""
+    given = claimed.run.instructions
     if skill_folder is None:
         return given
-    text = skills.text_of(home, context.settings.data_dir, skill_folder)
-    if text is None:
+    found = skills.read(home, context.settings.data_dir, skill_folder)
+    if found is None:
         raise BackendRefused(f"The skill {skill_folder!r} is not there, or cannot be read.", retryable=False)
-    return f"{text}\n\n{given}" if given else text
+    _check_consent(claimed, skill_folder, found.sha256, context)
+    return f"{found.text}\n\n{given}" if given else found.text
+
+
+def _check_consent(claimed: Claimed, skill_folder: str, sha256: str, context: WorkerContext) -> None:
+    """Who chooses a skill for the first time agrees to what it says now."""
+    which: dict[str, Any] = {
+        "user_id": claimed.run.user_id,
+        "profile": claimed.session.profile,
+        "folder_name": skill_folder,
+        "sha256": sha256,
+    }
+    with transaction(context.factory) as db:
+        consent = skill_consents.of(db, **which)
+        if consent == "new":
+            skill_consents.give(db, **which)
+    if consent == "changed":
+        raise BackendRefused(
+            f"The skill {skill_folder!r} has changed since you agreed to it: read it, agree, and try the turn again.",
+            code=SKILL_CHANGED,
+        )
 
 
 def begin_when_possible(claimed: Claimed, live: LiveRun, context: WorkerContext) -> str:

@@ -86,7 +86,7 @@ class ToolCalls:
     def already_run(self) -> list[ToolRan]:
         """What the agent had done when its run was interrupted: a person reads it before trying again."""
         return [
-            ToolRan(tool_id=tool_id, name=call.name, summary=call.summary, finished=call.finished)
+            ToolRan(tool_id=storable(tool_id), name=storable(call.name), summary=call.summary, finished=call.finished)
             for tool_id, call in self._calls.items()
         ]
 

@@ -140,7 +140,7 @@ class Waiting:
         kind: pause_store.Kind = "approval" if isinstance(asked, ApprovalAsked) else "clarification"
         timeout_s = self._timeout_s(kind)
         request = _request(asked)
-        tool = asked.kind if isinstance(asked, ApprovalAsked) else ""
+        tool = storable(asked.kind) if isinstance(asked, ApprovalAsked) else ""
         with transaction(self._context.factory) as db:
             pause = pause_store.open(
                 db,
@@ -177,13 +177,14 @@ class Waiting:
     def _expire(self, pause_id: str, now: float) -> None:
         try:
             expire_due(self._context)
-            self._decide(pause_id, now)
+            self._decide(pause_id, now, is_told=None)
         except Unavailable:
             self._retry_at = now + RETRY_S
 
-    def _decide(self, pause_id: str, now: float, *, withdraw: bool = False, is_told: bool = True) -> None:
+    def _decide(self, pause_id: str, now: float, *, withdraw: bool = False, is_told: bool | None = True) -> None:
         """Give the backend what the database says about the pause, once; a pause still pending there stays open. To
-        tell pages of a decision twice changes nothing on them, so what they may have missed is told."""
+        tell pages of a decision twice changes nothing on them, so what they may have missed is told. `is_told` None:
+        that it expired was told, and not an answer that came just before."""
 
         def read(db: Any) -> Pause:
             if withdraw:
@@ -202,6 +203,8 @@ class Waiting:
         if pause.state != "withdrawn":
             self._respond(waits, pause)
         event = resolved_event(pause)
+        if is_told is None:
+            is_told = pause.state == "expired"
         if withdraw or not is_told:
             self._recorder.emit(event)
         else:

@@ -87,6 +87,7 @@
   // Takes a turn that is to be sent. True when it may go over the socket now: the first of them, and the socket is open.
   portal.toSend = (turn) => {
     put([turn]);
+    document.dispatchEvent(new CustomEvent('portal:sent', { detail: turn.queue_id }));
     if (waiting.length > 1) return false; // its turn comes when those before it are taken
     if (portal.isOpen()) timer = setTimeout(deliver, ACK_MS); // the socket may be dead: the key makes a second way safe
     else deliver();

@@ -3,12 +3,13 @@
 document.addEventListener('htmx:wsConfigSend', (event) => {
   const { parameters } = event.detail;
   const form = event.target;
-  if (parameters.event === 'clarify.respond') {
-    parameters.answer = (parameters.answer ?? '').trim() || parameters.choice || '';
+  if (form.matches('.answering')) {
+    const field = form.querySelector('.own .field');
+    parameters[field.name] = (parameters[field.name] ?? '').trim() || parameters.choice || '';
     delete parameters.choice;
-    if (parameters.answer === '') {
+    if (parameters[field.name] === '') {
       event.preventDefault();
-      form.querySelector('[name="answer"]').focus();
+      field.focus();
       return;
     }
   }

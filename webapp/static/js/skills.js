@@ -34,10 +34,10 @@
   });
   menu.addEventListener('click', (event) => {
     // Arrow keys click too, but with no pointer: only one has chosen for good.
-    if (event.target.closest('.skill') !== null && event.detail > 0) setTimeout(close);
+    if (event.target.closest('.skill') !== null && event.target.closest('a') === null && event.detail > 0) setTimeout(close);
   });
   menu.addEventListener('keydown', (event) => {
-    if (event.key !== 'Enter' || event.isComposing || event.target.tagName === 'SUMMARY') return;
+    if (event.key !== 'Enter' || event.isComposing || ['A', 'SUMMARY'].includes(event.target.tagName)) return;
     event.preventDefault(); // it would send the message
     const rows = [...menu.querySelectorAll('.skill:not([hidden]) input')];
     if ('filter' in event.target.dataset && event.target.value.trim() !== '' && rows.length > 0) {

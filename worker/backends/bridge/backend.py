@@ -118,6 +118,7 @@ class BridgeBackend:
             "max_iterations": turn.max_iterations,
             "workspace": None if workspace is None else str(workspace),
             "allowed": list(turn.allowed),
+            "grant_epoch": turn.grant_epoch,
         }
 
     def _workspace(self, session_id: str) -> Path:

@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import psutil
 
@@ -288,8 +287,7 @@ class Child:
         self._on_change(self)
 
     def _wrong(self, ready: Mapping[str, Any]) -> str | None:
-        told, asked = urlsplit(str(ready.get("endpoint"))), urlsplit(self.spec.endpoint)
-        if (told.scheme, told.netloc, told.path) != (asked.scheme, asked.netloc, asked.path):
+        if wire.place_of(str(ready.get("endpoint"))) != wire.place_of(self.spec.endpoint):
             return "it listens somewhere else than it was told to"
         if ready.get("protocol") != wire.PROTOCOL:
             return f"it speaks version {ready.get('protocol')!r} of the protocol, not {wire.PROTOCOL}"

@@ -14,7 +14,6 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
 from shared.errors import (
     BackendError,
@@ -228,15 +227,15 @@ class BridgeClient:
 
 def _connected(endpoint: str) -> socket.socket:
     """Raises OSError, also when another user listens there (RELIABILITY S39)."""
-    parts = urlsplit(endpoint)
-    if parts.scheme == "tcp":
-        found = socket.create_connection((parts.hostname or "", parts.port or 0), timeout=CONNECT_TIMEOUT_S)
+    place = wire.place_of(endpoint)
+    if isinstance(place, tuple):
+        found = socket.create_connection(place, timeout=CONNECT_TIMEOUT_S)
         found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return found
     found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         found.settimeout(CONNECT_TIMEOUT_S)
-        found.connect(parts.path)
+        found.connect(place or "")
         if hasattr(socket, "SO_PEERCRED"):
             size = struct.calcsize("3i")
             _, user, _ = struct.unpack("3i", found.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))

@@ -12,11 +12,11 @@ import tempfile
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from shared.errors import StartFailed
 from shared.settings import Settings
 from worker.backends.bridge.private_folder import SAMPLE, PrivateFolder
+from worker.backends.bridge.process import wire
 
 try:
     import fcntl
@@ -72,10 +72,10 @@ class Endpoint:
     _lock: FileLock | None = field(default=None, repr=False)
 
     def release(self) -> None:
-        parts = urlsplit(self.address)
-        if parts.scheme == "ipc":
+        place = wire.place_of(self.address)
+        if isinstance(place, str):
             with contextlib.suppress(OSError):
-                os.unlink(parts.path)
+                os.unlink(place)
         if self._lock is not None:
             self._lock.remove()
             self._lock = None
@@ -123,18 +123,18 @@ class Endpoints:
 
     def _after(self, given: str) -> Endpoint:
         """The given endpoint, or the first free one after it."""
-        parts = urlsplit(given)
+        place = wire.place_of(given)
         for number in range(TRIES):
-            if parts.scheme == "tcp":
-                port = (parts.port or 0) + number
+            if isinstance(place, tuple):
+                host, port = place[0], place[1] + number
                 self._parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 lock = FileLock.take(self._parent / f"{port}.lock")
-                if lock is not None and _is_free(parts.hostname or "", port):
-                    return Endpoint(f"tcp://{parts.netloc.rpartition(':')[0]}:{port}", lock)
+                if lock is not None and _is_free(host, port):
+                    return Endpoint(f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}", lock)
                 if lock is not None:
                     lock.remove()
             else:
-                path = f"{parts.path}-{number + 1}" if number else parts.path
+                path = f"{place}-{number + 1}" if number else str(place)
                 lock = FileLock.take(Path(f"{path}.lock"))
                 if lock is not None:
                     return Endpoint(f"ipc://{path}", lock)

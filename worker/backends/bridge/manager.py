@@ -6,6 +6,7 @@ A child that is to be replaced goes on with the runs it has, and takes no new on
 own, which goes with it: agents that are killed leave files behind, with what people said and what shells know.
 """
 
+import itertools
 import math
 import secrets
 import shutil
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shared import logs
-from shared.errors import BackendUnavailable, PlatformError, StartFailed
+from shared.errors import BackendUnavailable, PlatformError, StartFailed, Unavailable
 from shared.settings import Settings
 from worker.backends.bridge import process
 from worker.backends.bridge.child import Child, Spec
@@ -25,6 +26,7 @@ from worker.backends.bridge.endpoints import Endpoint, Endpoints
 from worker.backends.bridge.environment import child_environment
 from worker.backends.bridge.interpreter import find_interpreter
 from worker.backends.bridge.private_folder import PrivateFolder
+from worker.backends.bridge.process.home import NotWritable, try_home, without_home
 from worker.backends.launcher import PLACEHOLDER
 
 FIRST_DELAY_S = 0.5
@@ -49,10 +51,18 @@ class Places:
         shutil.rmtree(self.temp, ignore_errors=True)
 
 
+@dataclass(frozen=True)
+class _Look:
+    """Where the home was when it was asked for: looks end in another order than they begin."""
+
+    number: int
+    home: Path
+
+
 class BridgeManager:
     """Safe from any thread. `find_home` is asked at each turn, so that a changed profile is noticed; it raises a
-    BackendError. `find_key_names`: the variables that hold keys of models, kept from the child. `on_ready` is called
-    with each child that became ready, from its thread, and returns at once."""
+    BackendError, or Unavailable. `find_key_names`: the variables that hold keys of models, kept from the child.
+    `on_ready` is called with each child that became ready, from its thread, and returns at once."""
 
     def __init__(
         self,
@@ -65,6 +75,7 @@ class BridgeManager:
         program: Path = Path(process.__file__).parent,
     ) -> None:
         self.profile = profile
+        self._label = profile or "default"
         self._settings = settings
         self._endpoints = Endpoints(settings)
         self._find_home = find_home
@@ -80,20 +91,26 @@ class BridgeManager:
         self._start_at = 0.0  # monotonic: not before
         self._again: threading.Timer | None = None
         self._starts = 0
+        self._numbers = itertools.count()
+        self._looked = 0  # the number of the look that the current child is of
+        self._is_starting = False
         self._closed = False
 
     def take(self, run_id: str, is_stopped: Callable[[], bool] = lambda: False) -> Child:
-        """The child, ready, with the run counted in it: `leave` it. Starts one when there is none, and waits for it; no
-        longer than until `is_stopped` (then `wake` it). Raises BackendUnavailable with what people can do."""
-        home = self._find_home()
-        with self._changed:
-            while True:
-                if is_stopped():
-                    raise BackendUnavailable("The turn was stopped while the agent was being started.")
-                child = self._usable(home)
-                if child is not None and child.join(run_id):
-                    return child
-                self._changed.wait(LOOK_S)
+        """The child, ready, with the run counted in it: `leave` it. Starts one when there is none, and waits for it,
+        and for a database that is away; no longer than until `is_stopped` (then `wake` it). Raises BackendUnavailable
+        with what people can do."""
+        while not is_stopped():
+            try:
+                child = self._taken(run_id)
+            except Unavailable:
+                with self._changed:
+                    self._check_open()
+                    self._changed.wait(LOOK_S)
+                continue
+            if child is not None:
+                return child
+        raise BackendUnavailable("The turn was stopped while the agent was being started.")
 
     def wake(self) -> None:
         """Have who waits in `take` look again."""
@@ -116,9 +133,9 @@ class BridgeManager:
 
     @property
     def failure(self) -> str | None:
-        """Why the last start failed, until another one is tried."""
+        """Why the last start failed, until another one is tried: for operators, who may know where the home is."""
         failure = self._failure
-        return None if failure is None else failure.message
+        return None if failure is None else failure.detail or failure.message
 
     def restart(self, *, at_once: bool = False) -> int:
         """Have a new child take the turns from now on. The old one ends with its runs, or `at_once`, and with it what
@@ -133,9 +150,8 @@ class BridgeManager:
                 old.kill("it was started again by an operator")
             else:
                 old.retire()
-            if not self._closed:
-                self._start_quietly()
-            return runs
+        threading.Thread(target=self._start_quietly, name=f"bridge-start-{self._label}", daemon=True).start()
+        return runs
 
     def close(self) -> None:
         """The process ends: end all children, and wait until they are gone."""
@@ -143,8 +159,9 @@ class BridgeManager:
             self._closed = True
             if self._again is not None:
                 self._again.cancel()
-            children = list(self._children)
             self._changed.notify_all()
+            self._changed.wait_for(lambda: not self._is_starting, CLOSE_GRACE_S)
+            children = list(self._children)
         for child in children:
             child.stop("the worker ends")
         give_up_at = time.monotonic() + CLOSE_GRACE_S
@@ -154,35 +171,86 @@ class BridgeManager:
         if self._temp is not None:
             self._temp.remove()
 
-    # ---- under the lock
+    # ---- one to take
 
-    def _usable(self, home: Path) -> Child | None:
-        """The current child if it is ready and of that home; else None, after seeing to it that one comes."""
-        if self._closed:
-            raise BackendUnavailable("This worker is being stopped.")
+    def _taken(self, run_id: str) -> Child | None:
+        """None after a moment, or after the beginning of a start. Raises BackendUnavailable, Unavailable."""
+        look = self._look()
+        with self._changed:
+            child = self._usable(look)
+            if child is not None and child.join(run_id):
+                return child
+            if not self._may_start():
+                self._changed.wait(LOOK_S)
+                return None
+            self._is_starting = True
+        self._start(look)
+        return None
+
+    def _look(self) -> "_Look":
+        """Raises BackendRefused, Unavailable."""
+        number = next(self._numbers)
+        return _Look(number, self._find_home())
+
+    def _usable(self, look: "_Look") -> Child | None:
+        """Under the lock: the current child if it is ready and of that home. Raises BackendUnavailable when none will
+        come soon."""
+        self._check_open()
         child = self._current
-        if child is not None and self._children[child].home != home:
-            log.info("bridge.home_changed", bridge=child.spec.label)
+        if child is not None and self._children[child].home != look.home:
+            if look.number < self._looked:
+                return None  # it was slow: the child is of a later look
+            log.info("bridge.home_changed", bridge=self._label)
             child.retire()
             child = self._current = None
         if child is not None:
             return child if child.ready.is_set() else None
         left_s = self._start_at - time.monotonic()
-        if left_s > 0:
-            if self._failure is not None:
-                raise _again_in(self._failure, left_s)
-            return None  # one that lived is started again by itself
-        try:
-            self._start(home)
-        except StartFailed as failure:
-            self._failed(failure)
-            raise
+        if left_s > 0 and self._failure is not None:
+            raise _again_in(self._failure, left_s)
         return None
 
-    def _start(self, home: Path) -> None:
-        """Raises StartFailed."""
+    def _check_open(self) -> None:
+        if self._closed:
+            raise BackendUnavailable("This worker is being stopped.")
+
+    # ---- a start
+
+    def _may_start(self) -> bool:
+        """Under the lock. One that lived is started again by itself, when its delay is over."""
+        is_free = self._current is None and not self._is_starting and not self._closed
+        return is_free and time.monotonic() >= self._start_at
+
+    def _start(self, look: "_Look") -> None:
+        """By who has set `_is_starting`, and without the lock: files and the database are read, and a Python may be
+        asked, which others shall not wait for. Raises StartFailed, Unavailable."""
+        try:
+            spec, places = self._prepared(look.home)
+        except BaseException as error:
+            with self._changed:
+                self._is_starting = False
+                if isinstance(error, StartFailed):
+                    self._failed(error)
+                self._changed.notify_all()
+            raise
+        with self._changed:
+            self._is_starting = False
+            self._changed.notify_all()
+            if not self._closed:
+                self._failure = None
+                self._starts += 1
+                self._looked = look.number
+                child = Child(spec, self._on_change)
+                self._current, self._children[child] = child, places
+                child.start()
+                return
+        places.release()
+
+    def _prepared(self, home: Path) -> tuple[Spec, Places]:
+        """What a child is started with. Raises StartFailed, Unavailable."""
         _check_home(home, self.profile)
         interpreter = find_interpreter(self._settings)
+        environ = child_environment(self._settings, home, self._find_key_names())
         folder = self._settings.data_dir / "workspaces"
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -191,7 +259,7 @@ class BridgeManager:
             raise StartFailed(f"{error.filename} cannot be made ({error.strerror}).") from error
         endpoint = self._endpoints.take()
         spec = Spec(
-            label=self.profile or "default",
+            label=self._label,
             command=(
                 *interpreter.command,
                 str(self._program),
@@ -201,19 +269,14 @@ class BridgeManager:
                 *(("--profile", self.profile) if self.profile else ()),
                 *("--parent-pid", PLACEHOLDER),
             ),
-            environ=child_environment(self._settings, home, self._find_key_names()) | {"TMPDIR": str(temp)},
+            environ=environ | {"TMPDIR": str(temp)},
             folder=folder,
             endpoint=endpoint.address,
             secret=secrets.token_hex(32),
             startup_timeout_s=self._settings.bridge_startup_timeout_ms / 1000,
             response_timeout_s=self._settings.bridge_timeout_ms / 1000,
         )
-        self._failure = None
-        self._starts += 1
-        child = Child(spec, self._on_change)
-        self._current = child
-        self._children[child] = Places(home, endpoint, temp)
-        child.start()
+        return spec, Places(home, endpoint, temp)
 
     def _temp_folder(self) -> Path:
         """Below the temp directory: in the data directory the paths of Hermes' own sockets could become too long.
@@ -241,15 +304,16 @@ class BridgeManager:
             places = self._children.pop(child)
             if self._current is child:
                 self._current = None
-                self._after_death(child)
+                self._after_death(child, places.home)
             self._changed.notify_all()
         places.release()
 
-    def _after_death(self, child: Child) -> None:
+    def _after_death(self, child: Child, home: Path) -> None:
         if self._closed:
             return
         if child.ready_at is None:
-            self._failed(StartFailed(child.fault(), detail=child.tail()))
+            told = child.fault()
+            self._failed(StartFailed(without_home(told, home), detail=told))
             return
         if time.monotonic() - child.ready_at >= STEADY_S:
             self._delay_s = FIRST_DELAY_S
@@ -262,34 +326,41 @@ class BridgeManager:
 
     def _start_again(self) -> None:
         with self._changed:
-            if not self._closed and self._current is None:
+            if self._failure is None:
                 self._start_at = 0.0
-                self._start_quietly()
-            self._changed.notify_all()
+        self._start_quietly()
 
     def _start_quietly(self) -> None:
         """Nobody waits for it: what is wrong shows when somebody does."""
         try:
-            self._start(self._find_home())
-        except StartFailed as failure:
-            self._failed(failure)
+            look = self._look()
+            with self._changed:
+                if not self._may_start():
+                    return
+                self._is_starting = True
+            self._start(look)
         except PlatformError as error:
-            log.warning("bridge.not_started", bridge=self.profile or "default", code=error.code)
+            log.warning("bridge.not_started", bridge=self._label, code=error.code)
 
 
 def _check_home(home: Path, profile: str | None) -> None:
-    """Raises StartFailed."""
-    whose = f"The home of the profile {profile!r}" if profile else "Hermes' home"
+    """Raises StartFailed, whose message does not say where the home is."""
     how = "give its right path" if profile else "run `hermes setup` as the user of the worker, or set HERMES_HOME"
     try:
         if len(home.resolve().parts) < 3:
-            raise StartFailed(f"{whose}, {home}, is a folder of the system: Hermes would lock others out of it.")
-        if home.is_dir():
-            next(home.iterdir(), None)
-            return
+            raise _bad_home(home, profile, "is a folder of the system: Hermes would lock others out of it.")
+        try_home(home)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise _bad_home(home, profile, f"is not there: {how}.") from error
+    except NotWritable as error:
+        raise _bad_home(home, profile, f"cannot be written by the worker ({error.strerror}).") from error
     except OSError as error:
-        raise StartFailed(f"{whose}, {home}, cannot be read by the worker ({error.strerror}).") from error
-    raise StartFailed(f"{whose}, {home}, is not there: {how}.")
+        raise _bad_home(home, profile, f"cannot be read by the worker ({error.strerror}).") from error
+
+
+def _bad_home(home: Path, profile: str | None, what: str) -> StartFailed:
+    whose = f"The home of the profile {profile!r}" if profile else "Hermes' home"
+    return StartFailed(f"{whose} {what}", detail=f"{whose}, {home}, {what}")
 
 
 def _again_in(failure: StartFailed, left_s: float) -> StartFailed:

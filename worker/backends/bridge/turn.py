@@ -1,7 +1,8 @@
 """One turn in a bridge child: `chat` and then `stream` on a connection of its own, answers and the stop on others."""
 
+import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from shared.errors import (
@@ -103,14 +104,13 @@ class BridgeTurn:
 
     def stream(self) -> Iterator[base.Item]:
         """Raises as Backend.stream. A run that goes on in the child when this ends is for the stopper."""
-        connection = self._child.client.open()
         try:
-            if self._begin(connection):
-                yield from self._events(connection)
+            with contextlib.closing(self._child.client.open()) as connection:
+                if self._begin(connection):
+                    yield from self._events(connection)
         except Cut as cut:
             raise self._lost(in_a_line=cut.in_a_line) from cut
         finally:
-            connection.close()
             if self._reader.ended or not self._is_begun:
                 self._stopper.over()
 
@@ -141,7 +141,10 @@ class BridgeTurn:
             self._may_run()
             raise
         self._may_run()
-        connection.ask("stream", {"run_id": self._run_id, "cursor": 0, "event_cursor": 0}, self._response_timeout_s)
+        try:
+            connection.ask("stream", {"run_id": self._run_id, "cursor": 0, "event_cursor": 0}, self._response_timeout_s)
+        except BackendUnavailable as error:  # that request did not get there, but the turn did: it is not sent again
+            raise Cut from error
         return True
 
     def _may_run(self) -> None:
@@ -178,9 +181,16 @@ class BridgeTurn:
         while not self._reader.ended:
             event = connection.line(QUIET_S)
             if event is not None:
-                yield from self._reader.read(event)
+                yield from self._checked(self._reader.read(event))
             elif self._is_alive():
                 yield base.Keepalive()
+
+    def _checked(self, items: Iterable[base.Item]) -> Iterator[base.Item]:
+        """Raises BackendLost where the agent stopped because its process ends, and not because it was told to."""
+        for item in items:
+            if isinstance(item, base.Stopped) and not self._controls.aborted and self._child.gone.wait(STORY_S):
+                raise self._lost(in_a_line=False)
+            yield item
 
     def _is_alive(self) -> bool:
         try:

@@ -85,7 +85,10 @@ again:
 
 ```sh
 HERMES_GATEWAY_URL=http://127.0.0.1:8642 HERMES_GATEWAY_KEY=… portal up
-```""",
+```
+
+Or install Hermes for the user that runs the portal, and run `hermes setup`: new chats then go to it, without a \
+gateway.""",
     plain_thought="Somebody new. A short word on what I am, then the list of what to try.",
     remembers="You said “{now}”. Before it I was given {count} earlier message(s) of this session from the portal's own "
     "database, the last one being “{last}”. Say *help* to see what I can play.",
@@ -167,7 +170,9 @@ CHINESE = Texts(
 
 ```sh
 HERMES_GATEWAY_URL=http://127.0.0.1:8642 HERMES_GATEWAY_KEY=… portal up
-```""",
+```
+
+也可以为运行门户的用户安装 Hermes 并运行 `hermes setup`：之后的新会话直接由它回答，不需要网关。""",
     plain_thought="来了一位新用户。先简单说明我是谁，再列出可以试的内容。",
     remembers="你说的是“{now}”。门户从自己的数据库里给了我本会话之前的 {count} 条消息，最后一条是“{last}”。输入 *帮助* 可以看到我能演示什么。",
     thinking_status="正在思考",

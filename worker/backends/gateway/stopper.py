@@ -42,8 +42,8 @@ class Stopper:
             return
         threading.Thread(target=self._cut_after_grace, name="gateway-stop", daemon=True).start()
         self._known.wait(self._grace_s)
-        if self._peer_id is None or self._over.is_set():
-            return  # over, or never begun there
+        if self._peer_id is None or (self._over.is_set() and not self._wire.is_cut):
+            return  # over, or never begun there; what we have cut ourselves may go on there
         try:
             self._send(self._peer_id)
         except BackendError as error:

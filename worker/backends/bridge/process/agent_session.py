@@ -21,10 +21,12 @@ class AgentSession:
     model: str = ""
     messages: list[dict[str, Any]] = field(default_factory=list)
     grants: set[str] = field(default_factory=set)  # patterns allowed for this session
+    grant_epoch: int = 0  # under which they were; another one ends them
     run: "Run | None" = None
     last_run_id: str | None = None  # after which `messages` stand
     idle_since: float = field(default_factory=time.monotonic)
     is_doomed: bool = False  # to be dropped when its run ends
+    is_dropped: bool = False  # what runs under its name is to be ended before its next turn
 
     def told(self) -> HeldSession:
         run = self.run

@@ -28,7 +28,9 @@ NEEDED = (
 ASKING = ("HERMES_EXEC_ASK", "HERMES_GATEWAY_SESSION")  # some of its checks look at the one, some at the other
 DECIDING = ("HERMES_YOLO_MODE", "HERMES_CRON_SESSION", "HERMES_INTERACTIVE")
 """Variables by which Hermes would decide without asking, or ask elsewhere. A profile's `.env` cannot set them."""
+MAX_COMMAND_CHARS = 512 * 1024  # of one that people can be asked about
 PER_CALL_KEYS = frozenset({"mcp_elicitation"})  # there is no pattern to remember
+MAX_PATTERN_CHARS = 500  # of one that is remembered
 
 
 class UnknownHermes(Exception):
@@ -115,6 +117,8 @@ def _await_decision(
     """In place of Hermes' own wait, which has a limit and answers the oldest of several. Silence is not called a no."""
     if not isinstance(notify, RunApprovals):
         return original(session_key, notify, data, **more)
+    if _is_too_long(data):
+        return {"resolved": False, "choice": None, "notify_failed": True}
     told = {
         "command": data.get("command", ""),
         "description": data.get("description", ""),
@@ -133,6 +137,16 @@ def _await_decision(
         "choice": for_hermes(decision.choice) if is_answered else None,
         "reason": None,
     }
+
+
+def _is_too_long(data: dict[str, Any]) -> bool:
+    """Whether people could not be shown all that would run (RELIABILITY S18); a line carries no more."""
+    return len(str(data.get("command", ""))) > MAX_COMMAND_CHARS
+
+
+def _can_be_remembered(pattern: str) -> bool:
+    """What is longer, or nobody could read, names no kind of command: it is asked for each time."""
+    return len(pattern) <= MAX_PATTERN_CHARS and pattern.isprintable() and pattern not in PER_CALL_KEYS
 
 
 _next_subagent: contextvars.ContextVar[str] = contextvars.ContextVar("portal_next_subagent", default="")
@@ -207,7 +221,7 @@ class RunApprovals:
         patterns = [str(key) for key in data.get("pattern_keys") or [data.get("pattern_key") or ""] if key]
         permanent = bool(data.get("allow_permanent", False))
         choices: list[Choice] = [choice for choice in CHOICES if permanent or choice != "always"]
-        if data.get("smart_denied") or not patterns or PER_CALL_KEYS.intersection(patterns):
+        if data.get("smart_denied") or not patterns or not all(map(_can_be_remembered, patterns)):
             choices, permanent = ["once", "deny"], False
         decision = self._pauses.ask_approval(
             str(data.get("command", "")), str(data.get("description", "")), patterns, choices, allow_permanent=permanent
@@ -239,4 +253,4 @@ class RunApprovals:
             "allow_permanent": allow_permanent,
             "smart_denied": smart_denied,
         }
-        return for_hermes(self.ask(data).choice)
+        return "deny" if _is_too_long(data) else for_hermes(self.ask(data).choice)

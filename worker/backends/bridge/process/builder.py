@@ -161,7 +161,7 @@ class Builder:
                 self._deliver_spare(job)
             self._changed.notify_all()
         if job.is_given_up and job.session_id is not None and job.agent is not None:
-            self._hermes.release(job.agent, [], for_good=False)
+            self._hermes.release(job.agent, [])
 
     def _deliver_spare(self, job: _Job) -> None:
         if job.error is not None:

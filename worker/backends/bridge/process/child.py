@@ -60,7 +60,9 @@ def main(arguments: list[str]) -> None:
         kept_run_s=options.kept_run_s,
         sweep_s=options.sweep_s,
     )
-    server = Server(listener, secret, pool, profile=options.profile, on_shutdown=ending.set)
+    server = Server(
+        listener, secret, pool, profile=options.profile, on_shutdown=ending.set, launcher=options.parent_pid
+    )
     threading.Thread(target=server.serve, name="server", daemon=True).start()
     if options.spare:
         pool.prepare(ModelSpec())
@@ -145,7 +147,7 @@ def _log_to_stderr() -> None:
 def _parsed(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bridge", allow_abbrev=False)
     parser.add_argument("--endpoint", required=True, help="ipc:///path or tcp://127.0.0.1:port")
-    parser.add_argument("--agent-root", type=Path, help="a checkout of hermes-agent, where it is not installed")
+    parser.add_argument("--agent-root", help="a checkout of hermes-agent, where it is not installed; may be empty")
     parser.add_argument("--hermes-home", type=Path, required=True, help="the profile's home")
     parser.add_argument("--profile", help="its name, which `ping` tells")
     parser.add_argument("--parent-pid", type=int, help="whose end is ours; the process that started us")
@@ -158,6 +160,7 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
     )
     options = parser.parse_args(arguments)
     options.hermes_home = options.hermes_home.expanduser().absolute()
+    options.agent_root = Path(options.agent_root).expanduser().absolute() if options.agent_root else None
     return options
 
 

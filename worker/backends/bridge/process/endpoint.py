@@ -6,9 +6,11 @@ import os
 import socket
 import stat
 import struct
+import sys
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
+
+from . import wire
 
 LONGEST_SOCKET_PATH_BYTES = 107  # of the kernel's 108 with the ending zero
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -37,25 +39,52 @@ class Listener:
 
 def listen(endpoint: str) -> Listener:
     """`ipc:///path` or `tcp://127.0.0.1:port` (port 0: any free one). Raises EndpointRefused, OSError."""
-    parts = urlsplit(endpoint)
-    if parts.scheme == "ipc" and not parts.netloc and parts.path.startswith("/"):
-        return _listen_at(Path(parts.path))
-    try:
-        port = parts.port if parts.scheme == "tcp" and parts.hostname in LOOPBACK else None
-    except ValueError:
-        port = None
-    if port is None:
+    place = wire.place_of(endpoint)
+    if isinstance(place, str):
+        return _listen_at(Path(place))
+    if place is None or place[0] not in LOOPBACK:
         raise EndpointRefused("The endpoint must be ipc:///absolute/path or tcp://127.0.0.1:port.")
-    return _listen_on(parts.hostname or "", port)
+    return _listen_on(*place)
 
 
 def is_own_user(connection: socket.socket) -> bool:
     """Whether the other end of a connection is a process of our user. True where that cannot be asked."""
+    peer = _peer(connection)
+    return peer is None or peer[1] == os.geteuid()
+
+
+def is_from_below(connection: socket.socket, launcher: int | None) -> bool:
+    """Whether the other end is this process, or one below it or below its launcher: a tool of an agent, also one that
+    has left its parent (the launcher gets it). Whoever is not known to be another counts as one. False where that
+    cannot be asked."""
+    peer = _peer(connection)
+    if peer is None or not sys.platform.startswith("linux"):
+        return False
+    own = {os.getpid()} if launcher is None else {os.getpid(), launcher}
+    pid: int | None = peer[0]
+    if pid != launcher:
+        while pid is not None and pid > 1:
+            if pid in own:
+                return True
+            pid = _parent_of(pid)
+    return pid is None or pid == 0  # ended meanwhile, or of another container
+
+
+def _peer(connection: socket.socket) -> tuple[int, int] | None:
+    """Pid and user of the other end."""
     if not hasattr(socket, "SO_PEERCRED") or connection.family != socket.AF_UNIX:
-        return True
+        return None
     size = struct.calcsize("3i")
-    _, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
-    return bool(user == os.geteuid())
+    pid, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    return pid, user
+
+
+def _parent_of(pid: int) -> int | None:
+    try:
+        stat_line = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    return int(stat_line.rpartition(b")")[2].split()[1])
 
 
 def _listen_on(host: str, port: int) -> Listener:

@@ -6,7 +6,6 @@ With `approvals.py` and `workspace.py` the only place that knows Hermes' modules
 import contextlib
 import importlib
 import importlib.metadata
-import json
 import logging
 import os
 import sys
@@ -19,7 +18,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from . import approvals, wire
+from . import approvals, reviews, wire
+from .home import try_home
 
 DEFAULT_MAX_TURNS = 100
 REBUILDING = (
@@ -89,6 +89,7 @@ class Hermes:
             importlib.import_module("tools.daemon_pool").DaemonThreadPoolExecutor,
             self._config_to_read,
         )
+        self._may_review = self._keep_reviews_apart()
         _find_all_sockets(importlib.import_module("agent.agent_runtime_helpers"))
         self._session_db = self._open_session_db()
         self._start_mcp()
@@ -108,7 +109,7 @@ class Hermes:
         config = self._config_to_read()
         parts = [config.get(name) for name in REBUILDING]
         chosen = [spec.name, spec.provider, spec.base_url, spec.api_key, spec.context_length, spec.is_bare]
-        return json.dumps([chosen, parts], sort_keys=True, default=str)
+        return repr([chosen, parts])
 
     def make_agent(self, spec: ModelSpec, session_id: str) -> Any:
         """An AIAgent, without any callback. Raises what Hermes raises."""
@@ -144,6 +145,8 @@ class Hermes:
         agent._print_fn = _say_nothing  # what it prints holds prompts
         _remember_requests(agent)
         agent._end_session_on_close = False  # the portal's session goes on
+        if not self._may_review:
+            reviews.switch_off(agent)
         if spec.context_length and not spec.is_default:
             _set_window(agent, spec.context_length)
         return agent
@@ -192,15 +195,17 @@ class Hermes:
         finally:
             self._session_context.clear_session_vars(tokens)
 
-    def release(self, agent: Any, messages: list[Any], *, for_good: bool) -> None:
-        """Give back what the agent holds. `for_good`: also its background processes and shells."""
+    def release(self, agent: Any, messages: list[Any]) -> None:
+        """Give back what the agent holds, but for its background processes and shells. A memory may take its time."""
         with _logged("memory"):
             agent.shutdown_memory_provider(messages)
         with _logged("clients"):
-            if for_good:
-                agent.close()
-            else:
-                agent.release_clients()
+            agent.release_clients()
+
+    def end_all(self, agent: Any) -> None:
+        """End what the agent runs in the background, its shells, and what it has open."""
+        with _logged("close"):
+            agent.close()
 
     def discard(self, agent: Any) -> None:
         """Give up an agent that was interrupted: a thread of its last request may live on until its next byte, and
@@ -209,7 +214,7 @@ class Hermes:
         threading.Thread(target=self._discard, args=(agent,), name="discard", daemon=True).start()
 
     def _discard(self, agent: Any) -> None:
-        self.release(agent, [], for_good=False)
+        self.release(agent, [])
         for _ in range(ABORT_TRIES):  # a request may still have been connecting when Hermes looked for its socket
             for client in list(vars(agent).get(REQUESTS, ())):
                 with _logged("abort"):
@@ -285,6 +290,13 @@ class Hermes:
             return importlib.import_module("hermes_cli.fallback_config").get_fallback_chain(config) or None
         return None
 
+    def _keep_reviews_apart(self) -> bool:
+        try:
+            module = importlib.import_module("agent.background_review")
+        except ImportError:
+            return False
+        return reviews.keep_apart(module, self._agent_class, importlib.import_module("tools.approval"))
+
     def _open_session_db(self) -> Any:
         try:
             return importlib.import_module("hermes_state").SessionDB(db_path=self.home / "state.db")
@@ -299,10 +311,14 @@ class Hermes:
 
 
 def _check(home: Path) -> None:
-    if not home.is_dir():
-        raise HomeUnusable(f"There is no Hermes home at {home}.")
-    if not os.access(home, os.R_OK | os.W_OK | os.X_OK):
-        raise HomeUnusable(f"The Hermes home {home} cannot be read and written by this user.")
+    try:
+        try_home(home)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise HomeUnusable(f"There is no Hermes home at {home}.") from error
+    except OSError as error:
+        raise HomeUnusable(
+            f"The Hermes home {home} cannot be read and written by this user ({error.strerror})."
+        ) from error
 
 
 def _default_model(config: dict[str, Any]) -> str:

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from .think import without_thoughts
 from .wire import MAX_ERROR_CHARS, FailureCode
 
 INTERRUPTED_NOTE = "[The user stopped this answer here.]"
@@ -46,7 +47,6 @@ FINISHED = {
 _STATUS = re.compile(r"\bHTTP (\d{3})\b")
 _FINISH = re.compile(r"finish_reason=(\w+)")
 _CONTEXT = re.compile(r"context (length|window)|too many tokens|maximum context", re.IGNORECASE)
-_THOUGHT = re.compile(r"<(think|thinking|thought|reasoning|reasoning_scratchpad)>.*?</\1>", re.IGNORECASE | re.DOTALL)
 _TRUNCATED = "Response remained truncated"
 
 
@@ -116,7 +116,7 @@ def missing_text(final: str, streamed: str, last_streamed: str) -> str:
     """What of the final text was not streamed: all of it, its end (Hermes adds to it), or nothing. `last_streamed`: the
     text since the last tool. White space does not count: Hermes joins and strips. Nor do think tags: it cuts them out
     of code, too."""
-    streamed, last_streamed = _THOUGHT.sub("", streamed), _THOUGHT.sub("", last_streamed)
+    streamed, last_streamed = without_thoughts(streamed), without_thoughts(last_streamed)
     wanted = _squeezed(final)
     if not wanted or _squeezed(streamed).endswith(wanted):
         return ""

@@ -11,7 +11,6 @@ from typing import Any, Literal
 from .run_log import RunLog
 from .wire import Choice, Reason, WireError, storable
 
-MAX_COMMAND_CHARS = 512 * 1024
 MAX_QUESTION_CHARS = 32 * 1024
 MAX_CHOICES = 20
 
@@ -53,7 +52,7 @@ class Pauses:
         """Blocks until it is decided; "deny" when the run was interrupted."""
         pause = _Pause("approval", list(choices), answer="deny")
         event = {
-            "command": storable(command)[:MAX_COMMAND_CHARS],
+            "command": storable(command),
             "description": storable(description)[:MAX_QUESTION_CHARS],
             "pattern_keys": [storable(key) for key in pattern_keys],
             "allow_permanent": allow_permanent,

@@ -71,6 +71,8 @@ class AgentPool:
                 session = self._standing(session, request)
             else:
                 session, dropped = self._begun_anew(session, request)
+            if session.grant_epoch != request.grant_epoch:
+                session.grants, session.grant_epoch = set(), request.grant_epoch
             run = Run(
                 request,
                 session,
@@ -106,11 +108,11 @@ class AgentPool:
             if not idle:
                 raise WireError("full", f"All {self.max_agents} agents are at work.")
             oldest = min(idle, key=lambda session: session.idle_since)
-            del self._sessions[oldest.session_id]
+            self._drop(oldest)
             dropped.append(oldest)
         session = AgentSession(request.session_id, messages=list(request.history or []))
         if held is not None:
-            session.grants = held.grants
+            session.grants, session.grant_epoch = held.grants, held.grant_epoch
         self._sessions[session.session_id] = session
         return session, dropped
 
@@ -124,7 +126,7 @@ class AgentPool:
             session.last_run_id = run.run_id
             is_dropped = session.is_doomed or not session.signature
             if is_dropped:
-                del self._sessions[session.session_id]
+                self._drop(session)
         if is_dropped:
             self._release([session], for_good=session.is_doomed)
 
@@ -174,7 +176,7 @@ class AgentPool:
                 found = [self._sessions[session_id]] if session_id in self._sessions else []
             idle = [session for session in found if session.run is None]
             for session in idle:
-                del self._sessions[session.session_id]
+                self._drop(session)
             busy = [session for session in found if session.run is not None]
             for session in busy:
                 session.is_doomed = True
@@ -209,7 +211,7 @@ class AgentPool:
                 if session.run is None and now - session.idle_since >= self._idle_s
             ]
             for session in idle:
-                del self._sessions[session.session_id]
+                self._drop(session)
             finished = [run for run in self._runs.values() if run.ended_at is not None and run.log.last is not None]
             held = sum(run.log.bytes_held() for run in finished)
             for run in finished:  # oldest first
@@ -218,20 +220,28 @@ class AgentPool:
                     del self._runs[run.run_id]
         self._release(idle, for_good=False)
 
+    def _drop(self, session: AgentSession) -> None:
+        """Under the lock; then `_release` it."""
+        del self._sessions[session.session_id]
+        session.is_dropped = True
+        self._workspaces.begin_tidying(session.session_id)
+
     def _release(self, sessions: list[AgentSession], *, for_good: bool) -> None:
         """In a thread: providers of memory and containers may take their time."""
         if sessions:
             threading.Thread(target=self._release_now, args=(sessions, for_good), name="release", daemon=True).start()
 
     def _release_now(self, sessions: list[AgentSession], for_good: bool) -> None:
-        for session in sessions:
+        for session in sessions:  # first what turns of the same name may wait for
             log.info("agent.dropped session=%s", session.session_id)
-            if session.agent is not None:
-                self.hermes.release(session.agent, session.messages, for_good=for_good)
-            with self._lock:
-                is_back = session.session_id in self._sessions
-            if not is_back:
+            if session.is_dropped:
+                if session.agent is not None and for_good:
+                    self.hermes.end_all(session.agent)
                 self._workspaces.leave(session.session_id, for_good=for_good)
+                self._workspaces.end_tidying(session.session_id)
+        for session in sessions:
+            if session.agent is not None:
+                self.hermes.release(session.agent, session.messages)
 
 
 def _shown(message: dict[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ class ChatRequest:
     max_iterations: int | None
     workspace: str | None
     allowed: tuple[str, ...]
+    grant_epoch: int = 0
 
 
 def chat_request(request: dict[str, Any]) -> ChatRequest:
@@ -38,6 +39,7 @@ def chat_request(request: dict[str, Any]) -> ChatRequest:
         max_iterations=_optional_count(request, "max_iterations", MAX_ITERATIONS),
         workspace=_workspace(request),
         allowed=_patterns(request),
+        grant_epoch=cursor(request, "grant_epoch"),
     )
 
 

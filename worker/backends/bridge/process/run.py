@@ -116,7 +116,7 @@ class Run:
                 self._keep(None, outcome.Failed("agent_not_made", "", False), "")
                 return self._failed("agent_not_made", error, retryable=False)
         try:
-            self._workspaces.enter(session.session_id, self.request.workspace)
+            self._workspaces.enter(session.session_id, self.request.workspace, self._stop)
         except OSError as error:
             self._keep(None, outcome.Failed("agent_not_made", "", False), "")
             return self._failed("agent_not_made", error, retryable=False)

@@ -34,12 +34,15 @@ class Server:
         *,
         profile: str | None,
         on_shutdown: Callable[[], None],
+        launcher: int | None = None,
     ) -> None:
+        """`launcher`: the pid of the process between the worker and this one."""
         self._listener = listener
         self._secret = secret.encode()
         self._pool = pool
         self._profile = profile
         self._on_shutdown = on_shutdown
+        self._launcher = launcher
         self._begun_at = time.monotonic()
         self._room = threading.BoundedSemaphore(MAX_CONNECTIONS)
         self._is_closed = False
@@ -70,7 +73,7 @@ class Server:
                     return
                 time.sleep(0.05)  # out of descriptors: those that are open go on
                 continue
-            if not endpoint.is_own_user(connected) or not self._room.acquire(blocking=False):
+            if not self._may_talk(connected) or not self._room.acquire(blocking=False):
                 connected.close()
                 continue
             threading.Thread(target=self._attend, args=(connected,), name="connection", daemon=True).start()
@@ -144,6 +147,15 @@ class Server:
         body = wire.ErrorBody(code=error.code, message=error.message[: wire.MAX_ERROR_CHARS])
         with contextlib.suppress(Gone):
             connection.send(wire.encode(wire.ErrorAnswer(ok=False, error=body)))
+
+    def _may_talk(self, connected: socket.socket) -> bool:
+        """Tools of the agents have no business here, even if one had found the secret."""
+        if not endpoint.is_own_user(connected):
+            return False
+        if endpoint.is_from_below(connected, self._launcher):
+            log.warning("connection.from_below")
+            return False
+        return True
 
     # ---- actions
 

@@ -4,12 +4,40 @@ It stands in for Hermes' own scrubber, which throws such reasoning away, and wit
 Here a tag counts only at the beginning of a line outside fenced code.
 """
 
+import re
 from collections.abc import Callable
 
 NAMES = ("think", "thinking", "thought", "reasoning", "reasoning_scratchpad")
 OPENING = {f"<{name}>": f"</{name}>" for name in NAMES}
 FENCES = ("```", "~~~")
 MAX_INDENT = 3  # more makes it indented code
+LONGEST_MARK = max(len(mark) for mark in (*OPENING, *FENCES))
+
+_ANY_CASE = re.IGNORECASE | re.ASCII
+_CLOSING = {closing: re.compile(closing, _ANY_CASE) for closing in OPENING.values()}
+_OPENING = re.compile("|".join(OPENING), _ANY_CASE)
+_NO_SPACE = re.compile(r"\S")
+_LINE_TO_LOOK_AT = re.compile(rf"\n {{0,{MAX_INDENT}}}(?:[<`~]|\Z)")
+
+
+def without_thoughts(text: str) -> str:
+    """The text without what stands between think tags, wherever they are. In time that grows as the text does, also
+    where thousands are opened and none is closed."""
+    kept: list[str] = []
+    place = looked = 0
+    unclosed: set[str] = set()
+    while (opening := _OPENING.search(text, looked)) is not None:
+        looked = opening.end()
+        closing = OPENING[opening[0].lower()]
+        if closing in unclosed:
+            continue
+        closed = _CLOSING[closing].search(text, looked)
+        if closed is None:
+            unclosed.add(closing)
+            continue
+        kept.append(text[place : opening.start()])
+        place = looked = closed.end()
+    return "".join((*kept, text[place:]))
 
 
 class ThinkSplitter:
@@ -23,6 +51,7 @@ class ThinkSplitter:
     def reset(self) -> None:
         """The next piece begins a new text."""
         self._held = ""
+        self._at = 0  # how much of it is taken; only between `feed`'s steps more than 0
         self._closing: str | None = None  # set while inside
         self._fence: str | None = None
         self._at_line_start = True
@@ -31,8 +60,9 @@ class ThinkSplitter:
     def feed(self, text: str) -> str:
         self._held += text
         shown: list[str] = []
-        while self._held and self._step(shown):
+        while self._at < len(self._held) and self._step(shown):
             pass
+        self._held, self._at = self._held[self._at :], 0
         return "".join(shown)
 
     def flush(self) -> str:
@@ -48,44 +78,45 @@ class ThinkSplitter:
         if self._closing is not None:
             return self._step_inside(self._closing)
         if self._is_after:
-            self._held = self._held.lstrip()
-            if not self._held:
+            begin = _NO_SPACE.search(self._held, self._at)
+            self._at = len(self._held) if begin is None else begin.start()
+            if begin is None:
                 return False
             self._is_after = False
         return self._step_line_start() if self._at_line_start else self._step_in_line(shown)
 
     def _step_inside(self, closing: str) -> bool:
-        end = self._held.lower().find(closing)
-        if end >= 0:
-            thought, self._held = self._held[:end], self._held[end + len(closing) :]
+        closed = _CLOSING[closing].search(self._held, self._at)
+        if closed is not None:
+            thought, self._at = self._held[self._at : closed.start()], closed.end()
             self._closing, self._at_line_start, self._is_after = None, True, True
         else:
-            kept = _overlap(self._held.lower(), closing)
-            cut = len(self._held) - kept
-            thought, self._held = self._held[:cut], self._held[cut:]
+            end = len(self._held) - _overlap(self._held[self._at :][-len(closing) :].lower(), closing)
+            thought, self._at = self._held[self._at : end], end
         if thought:
             self._on_reasoning(thought)
-        return end >= 0
+        return closed is not None
 
     def _step_in_line(self, shown: list[str]) -> bool:
-        end = self._held.find("\n") + 1
-        if end:
-            self._at_line_start = True
-        else:
-            end = len(self._held)
-        shown.append(self._held[:end])
-        self._held = self._held[end:]
-        return bool(self._held)
+        """Up to the next line that may begin with a mark."""
+        begin = _LINE_TO_LOOK_AT.search(self._held, self._at)
+        self._at_line_start = begin is not None
+        end = len(self._held) if begin is None else begin.start() + 1
+        shown.append(self._held[self._at : end])
+        self._at = end
+        return True
 
     def _step_line_start(self) -> bool:
-        body = self._held.lstrip(" ")
-        indent = len(self._held) - len(body)
+        line = self._held[self._at : self._at + MAX_INDENT + LONGEST_MARK]
+        body = line.lstrip(" ")
+        indent = len(line) - len(body)
         if indent <= MAX_INDENT:
             begin = body.lower()
             if self._fence is None:
                 for opening, closing in OPENING.items():
                     if begin.startswith(opening):
-                        self._held, self._closing = body[len(opening) :], closing
+                        self._at += indent + len(opening)
+                        self._closing = closing
                         return True
             marks = (*(OPENING if self._fence is None else ()), *FENCES)
             if any(len(begin) < len(mark) and mark.startswith(begin) for mark in marks):

@@ -6,9 +6,11 @@ A line is one JSON object in UTF-8. Numbers of bytes count the line's end.
 
 import json
 import math
+import os
 import re
 from collections.abc import Iterator
 from typing import Any, Literal, TypedDict, Union, get_args
+from urllib.parse import urlsplit
 
 PROTOCOL = 1  # told by `ping` and the ready line; rises when an older worker could not read the child
 
@@ -118,7 +120,8 @@ class Chat(TypedDict):
     """`message`: a text, or blocks `{"type": "text", "text"}` and `{"type": "image_url", "image_url": {"url"}}`.
     `history`: oldest first, without the message; None: "if you still hold this session", which then must stand after
     the run `after` (None: anywhere). `allowed`: the pattern keys that this run may do unasked, and no others beside
-    those of the home's own config.yaml. `max_iterations`: None, HERMES_BRIDGE_MAX_TURNS. `tools`: absent, true; with
+    those of the home's own config.yaml. `grant_epoch`: what was allowed for the session under another number no longer
+    counts. `max_iterations`: None, HERMES_BRIDGE_MAX_TURNS. `tools`: absent, true; with
     false an agent that has none, no memory and nothing of the home but its model, and that leaves nothing behind."""
 
     run_id: str
@@ -131,6 +134,7 @@ class Chat(TypedDict):
     max_iterations: int | None
     workspace: str | None
     allowed: list[str]
+    grant_epoch: int
     tools: bool
 
 
@@ -508,6 +512,22 @@ AnyEvent = Union[  # noqa: UP007 - an alias that holds at run time on 3.10
     RunInterrupted,
 ]
 LAST_EVENTS = ("run.completed", "run.failed", "run.interrupted")
+
+# ---- endpoints
+
+
+def place_of(endpoint: str) -> str | tuple[str, int] | None:
+    """The path of `ipc:///path`, where no sign has a meaning of its own; host and port of `tcp://host:port`; None for
+    anything else."""
+    scheme, _, place = endpoint.partition("://")
+    if scheme == "ipc":
+        return os.path.normpath(place) if place.startswith("/") else None
+    try:
+        parts = urlsplit(endpoint)
+        return (parts.hostname, parts.port) if scheme == "tcp" and parts.hostname and parts.port is not None else None
+    except ValueError:
+        return None
+
 
 # ---- lines
 

@@ -10,7 +10,10 @@ import importlib
 import logging
 import os
 import threading
+from collections import Counter
 from typing import Any
+
+LOOK_S = 0.1  # how late a stop is seen
 
 log = logging.getLogger("portal_bridge")
 
@@ -22,9 +25,28 @@ class Workspaces:
         self._terminal: Any = importlib.import_module("tools.terminal_tool")
         self._lock = threading.Lock()
         self._directories: dict[str, str | None] = {}  # as the turns of the session want it
+        self._tidied = threading.Condition()
+        self._tidying: Counter[str] = Counter()
 
-    def enter(self, session_id: str, directory: str | None) -> None:
-        """Before each turn; a `cd` of an earlier turn holds on. Raises OSError when the directory cannot be made."""
+    def begin_tidying(self, session_id: str) -> None:
+        """What the session runs is about to be ended, by its name alone: until `end_tidying` none of its turns begins,
+        or it would be ended too."""
+        with self._tidied:
+            self._tidying[session_id] += 1
+
+    def end_tidying(self, session_id: str) -> None:
+        with self._tidied:
+            self._tidying[session_id] -= 1
+            if self._tidying[session_id] <= 0:
+                del self._tidying[session_id]
+            self._tidied.notify_all()
+
+    def enter(self, session_id: str, directory: str | None, stop: threading.Event) -> None:
+        """Before each turn; a `cd` of an earlier turn holds on. Waits until what was there is tidied up, or `stop` is
+        set. Raises OSError when the directory cannot be made."""
+        with self._tidied:
+            while self._tidying[session_id] and not stop.is_set():
+                self._tidied.wait(LOOK_S)
         if directory is not None:
             os.makedirs(directory, mode=0o700, exist_ok=True)
         with self._lock:
