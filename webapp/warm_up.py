@@ -1,8 +1,9 @@
-"""What the first request of a process would wait for, done beside its start: templates compiled, Celery connected."""
+"""What the first request of a process would wait for, done beside its start: templates compiled, Celery connected. Then
+all that this made is set aside from the garbage collector."""
 
 import threading
 
-from shared import logs
+from shared import collector, logs
 from webapp.context import WebContext
 from webapp.passwords import verify
 from webapp.render import environment
@@ -27,3 +28,4 @@ def _warm_up(context: WebContext) -> None:
         verify(None, "")  # the hash that unknown names are compared with: without it the first would take twice as long
     except Exception:
         log.warning("warm_up.failed", exc_info=True)
+    collector.set_aside()

@@ -12,7 +12,7 @@ from typing import Any
 
 from celery import Celery, signals
 
-from shared import clock, logs, task_names
+from shared import clock, collector, logs, task_names
 from shared import settings as portal_settings
 from shared.database import make_engine, make_session_factory
 from shared.relay.connection import connect
@@ -192,6 +192,7 @@ def _own_queue(instance: Any, **_: Any) -> None:
 def _worker_ready(sender: Any, **_: Any) -> None:
     process().start()
     process().watch(sender)
+    collector.set_aside()
     log.info("worker.ready", worker_id=current().worker_id)
 
 
