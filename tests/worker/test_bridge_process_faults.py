@@ -1,6 +1,7 @@
 """A bridge child under bad input, strangers, and the deaths of itself and of who started it."""
 
 import contextlib
+import ctypes
 import json
 import os
 import signal
@@ -349,6 +350,17 @@ def test_it_ends_soon_with_its_tools_and_says_that_runs_were_stopped(
     assert not processes_with(mark)
     assert not Path(child.endpoint.removeprefix("ipc://")).exists()
     assert running.end().last["event"] == "run.interrupted"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_is_heeded_whichever_thread_the_kernel_gives_it_to(
+    start: Callable[..., BridgeChild], number: signal.Signals
+):
+    child = start().start()
+    threads = [int(name) for name in os.listdir(f"/proc/{child.process.pid}/task")]
+    other = next(thread for thread in threads if thread != child.process.pid)
+    assert ctypes.CDLL(None).tgkill(child.process.pid, other, int(number)) == 0
+    assert child.process.wait(SOON_S) == 0
 
 
 def test_it_ends_soon_though_a_tool_does_not_heed_it(start: Callable[..., BridgeChild]):

@@ -26,17 +26,32 @@ log = logging.getLogger("portal_bridge")
 
 
 class Ending:
-    """Awaited by the main thread; set by signals, and from any thread. An Event would not bear being set by a handler
-    that interrupts its own wait."""
+    """Awaited by the main thread; set by signals, and from any thread.
+
+    The kernel may give a signal to any thread, and only the main one, which sleeps here, would run a handler of Python:
+    so it is not the handler that wakes it, but the byte that Python writes in whatever thread the signal has come to.
+    """
+
+    SIGNALS = (signal.SIGTERM, signal.SIGINT)
+    ASKED = 0  # the byte of `set`; that of a signal is its number
 
     def __init__(self) -> None:
         self._read, self._write = os.pipe()
+        os.set_blocking(self._write, False)
+
+    def heed_signals(self) -> None:
+        """From now on; in the main thread."""
+        signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        for number in self.SIGNALS:
+            signal.signal(number, lambda *_: None)
 
     def set(self) -> None:
-        os.write(self._write, b".")
+        with contextlib.suppress(BlockingIOError):  # full: it has been told often enough
+            os.write(self._write, bytes([self.ASKED]))
 
     def wait(self) -> None:
-        os.read(self._read, 1)
+        while not {self.ASKED, *self.SIGNALS}.intersection(os.read(self._read, 4096)):
+            pass  # a signal that somebody else has asked for
 
 
 def main(arguments: list[str]) -> None:
@@ -51,8 +66,7 @@ def main(arguments: list[str]) -> None:
     lifeline.hold_on_to(options.parent_pid, ending.set)
     sys.setswitchinterval(SWITCH_S)
     hermes, listener = _prepared(options)  # a signal meanwhile just ends us
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ending.set())
+    ending.heed_signals()
     pool = AgentPool(
         hermes,
         max_agents=options.max_agents,
