@@ -7,6 +7,7 @@ import psutil
 import pytest
 
 from shared import settings as portal_settings
+from tests.rig import operator
 from tests.rig.bridge_journey import BridgeJourney
 from tests.rig.hermes import ScriptedModel
 from tests.rig.journey import Tab
@@ -42,7 +43,7 @@ def to_another_profile_and_back(bridge: BridgeJourney, session_id: str) -> None:
 def dropped_by_an_operator(bridge: BridgeJourney, session_id: str) -> None:
     environ = psutil.Process(bridge.portal.pid("worker")).environ()
     with make_celery(portal_settings.load(environ, cwd=bridge.portal.data_dir)) as celery:
-        celery.control.broadcast("portal_drop_session", arguments={"session_id": session_id}, reply=True, timeout=2)
+        operator.asked(celery.control, "portal_drop_session", {"session_id": session_id})
 
 
 def danger(folder: Path) -> str:

@@ -15,6 +15,7 @@ from shared import settings as portal_settings
 from shared.relay.keys import Keys
 from shared.relay.presence import Presence
 from shared.run_state import RunState
+from tests.rig import operator
 from tests.rig.bridge_journey import BridgeJourney
 from tests.rig.hermes import ScriptedModel
 from tests.rig.journey import Tab
@@ -47,15 +48,8 @@ class Workers:
         """Only these take new turns from now on."""
         for pid, name in ((self.first, "celery"), (self.second, f"worker-{self.second}")):
             if is_alive(pid):
-                told = self._celery.control.broadcast(
-                    "portal_drain",
-                    destination=[f"{name}@{socket.gethostname()}"],
-                    arguments={"on": pid not in pids},
-                    reply=True,
-                    limit=1,
-                    timeout=60,
-                )
-                assert told, f"{name} did not answer"
+                node, on = f"{name}@{socket.gethostname()}", pid not in pids
+                operator.asked(self._celery.control, "portal_drain", {"on": on}, destination=[node])
 
     def below(self, pid: int) -> list[int]:
         """The agent's processes of a worker."""

@@ -25,6 +25,7 @@ from shared.database import transaction
 from shared.models import Run
 from shared.run_state import RunState
 from shared.store import catalogue
+from tests.rig import operator
 from tests.rig.bridge import HermesHome
 from tests.rig.hermes import ScriptedModel, hermes_venv
 from tests.rig.journey import Journey, Tab
@@ -119,8 +120,8 @@ class BridgeJourney(Journey):
         """What `inspect portal_bridge` tells of each agent process of each worker."""
         environ = psutil.Process(self.portal.pid("worker")).environ()
         with make_celery(portal_settings.load(environ, cwd=self.portal.data_dir)) as celery:
-            told = celery.control.inspect(timeout=30, limit=1)._request("portal_bridge") or {}
-        return [process for processes in told.values() for process in processes]
+            told = operator.asked(celery.control, "portal_bridge")
+        return [process for processes in told for process in processes]
 
     def workspace(self, session_id: str) -> Path:
         return Path(self.portal.data_dir or "") / "workspaces" / session_id

@@ -15,6 +15,7 @@ from celery import Celery
 from shared import task_names
 from shared.models import ChatSession
 from shared.store import runs as run_store
+from tests.rig import operator
 from tests.rig.bridge import HermesHome, running, wait_for
 from tests.rig.hermes import ScriptedModel
 from tests.rig.portal import is_alive
@@ -24,7 +25,6 @@ from tests.worker.conftest import Desk, a_desk
 from worker.celery_config import make_app
 
 APP = "worker.celery_app"
-TOLD_S = 60.0  # at most: it is over when all have answered
 
 
 class Bridges:
@@ -95,10 +95,7 @@ class Bridges:
 
     def _asked(self, command: str, **arguments: Any) -> list[Any]:
         """The answers of all workers, which may have one name."""
-        answers = self.app.control.broadcast(
-            command, arguments=arguments, reply=True, timeout=TOLD_S, limit=len(self.workers)
-        )
-        return [next(iter(answer.values())) for answer in answers]
+        return operator.asked(self.app.control, command, arguments, workers=len(self.workers))
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ from shared import task_names
 from shared.run_state import RunState
 from shared.store import catalogue, chat_sessions, pauses
 from shared.store import runs as run_store
+from tests.rig import operator
 from tests.rig.redis_server import RedisServer
 from tests.rig.worker_process import SHORT_LEASES, WorkerProcess
 from tests.worker.conftest import Desk, a_desk
@@ -107,9 +108,7 @@ def test_a_redelivery_after_the_visibility_timeout_changes_nothing(sqlite_shop: 
     sqlite_shop.send(run_id)
     time.sleep(0.7)
     assert (desk.turns(run_id), desk.state(run_id)) == (1, "completed")
-    reserved = sqlite_shop.app.control.inspect(timeout=30, limit=1).active()
-    assert reserved
-    assert all(not tasks for tasks in reserved.values())
+    assert operator.asked(sqlite_shop.app.control, "active") == [[]]
 
 
 def test_the_queue_of_a_session_goes_through_its_worker_in_order(sqlite_shop: Shop) -> None:
@@ -313,14 +312,14 @@ def test_a_draining_worker_takes_nothing_more_and_ends_what_it_has(sqlite_shop: 
     sqlite_shop.worker()
     running = sqlite_shop.begun([{"text": "a"}, {"sleep": 3}])
     control = sqlite_shop.app.control
-    assert control.broadcast("portal_drain", reply=True, limit=1, timeout=30)
+    operator.asked(control, "portal_drain")
     waits = sqlite_shop.submit("hello")
     assert desk.wait_final(running) == "completed"
     time.sleep(1)
     assert desk.state(waits) == "queued"
-    status = next(iter(control.inspect(timeout=30, limit=1)._request("portal_status").values()))
+    status = operator.asked(control, "portal_status")[0]
     assert (status["draining"], status["queues"], status["runs"]) == (True, [], 0)
-    control.broadcast("portal_drain", arguments={"on": False}, reply=True, limit=1, timeout=30)
+    operator.asked(control, "portal_drain", {"on": False})
     assert desk.wait_final(waits) == "completed"
 
 
@@ -341,12 +340,12 @@ def test_what_was_sent_to_a_worker_that_drains_goes_to_another_at_once(sqlite_sh
     if how == "SIGTERM":
         worker.terminate()
     else:
-        control.broadcast("portal_drain", reply=True, limit=1, timeout=30)
+        operator.asked(control, "portal_drain")
     desk.wait(lambda: not desk.context.presence.takes_turns(worker_id), what="that it says so")
     sent.append(send())  # by who had not heard of it yet
     desk.wait(lambda: desk.context.redis.llen(desk.context.queue_key(task_names.RUNS_QUEUE)) == 2, what="both for all")
     if how == "portal_drain":
-        control.broadcast("portal_drain", arguments={"on": False}, reply=True, limit=1, timeout=30)
+        operator.asked(control, "portal_drain", {"on": False})
         desk.wait(lambda: desk.context.presence.takes_turns(worker_id), what="that it takes turns again")
     other = sqlite_shop.worker(**NO_HURRY)
     for run_id in sent:
@@ -363,11 +362,11 @@ def test_inspect_tells_of_runs_without_their_contents(sqlite_shop: Shop) -> None
     sqlite_shop.worker()
     run_id = sqlite_shop.begun([{"text": "canary"}, {"approval": "rm canary"}])
     desk.wait(lambda: desk.state(run_id) == "awaiting_approval", what="the approval")
-    answers = sqlite_shop.app.control.inspect(timeout=30, limit=1)._request("portal_runs")
-    (run,) = next(iter(answers.values()))
+    (runs,) = answers = operator.asked(sqlite_shop.app.control, "portal_runs")
+    (run,) = runs
     assert (run["run_id"], run["user"], run["source"], run["waits_for_people"]) == (run_id, "Ada", "api_server", 1)
     assert "canary" not in json.dumps(answers)
-    active = next(iter(sqlite_shop.app.control.inspect(timeout=30, limit=1).active().values()))
+    active = operator.asked(sqlite_shop.app.control, "active")[0]
     assert [task["id"] for task in active] == [run_id]
     assert "canary" not in json.dumps(active)
 
