@@ -166,7 +166,7 @@ class BridgeJourney(Journey):
         again."""
         asked = [e for e in self.asked_for(run.id) if e.is_first_of_turn and e.user_texts[-1] == run.input]
         answered = [each for each in asked if each.text or each.reasoning or each.calls]
-        assert len(answered) <= 1, run.id
+        assert len(answered) <= 1, (run.id, [(e.at, e.roles, e.user_texts[-1], e.text, e.calls) for e in answered])
         if run.state == RunState.COMPLETED:
             assert answered, run.id
 

@@ -30,8 +30,18 @@ class Scene:
         return run_id
 
     def names(self, run_id: str) -> list[str]:
-        """What was told of a run, without what may come at any time."""
-        names = [frame["event"] for frame in self.heard.of(run_id) if frame["event"] not in BESIDE]
+        """What was told of a run, without what may come at any time. A decision counts once: a worker that finds it
+        before it hears of it tells it too, which changes nothing on a page."""
+        names: list[str] = []
+        decided: set[str] = set()
+        for frame in self.heard.of(run_id):
+            name, data = frame["event"], frame["data"]
+            pause_id = data.get("approval_id") or data.get("clarify_id")
+            if name in BESIDE or (name.endswith(".resolved") and pause_id in decided):
+                continue
+            if name.endswith(".resolved"):
+                decided.add(pause_id)
+            names.append(name)
         return [name for n, name in enumerate(names) if n == 0 or names[n - 1] != name]
 
     def shown(self, run_id: str) -> Transcript:

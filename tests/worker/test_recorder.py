@@ -147,6 +147,27 @@ def test_redis_may_die_in_mid_text(frail_desk: Desk, own_redis: RedisServer) -> 
     assert desk.names(run_id)[-1] == "run.completed"
 
 
+def test_a_run_that_waits_begins_a_new_log_when_redis_came_back_empty(frail_desk: Desk, own_redis: RedisServer) -> None:
+    """A page that was opened in between has the place of no log, and is told when there is one."""
+    desk = frail_desk
+    desk.start_threads()
+    run_id = desk.submit(desk.session(), [{"text": "before"}, {"approval": "ls"}, {"text": " after"}])
+    thread = desk.start(run_id)
+    pause = desk.wait(lambda: desk.pause(run_id), what="the approval")
+    session_id = desk.row(run_id).session_id
+    desk.wait(lambda: "approval.requested" in desk.names(run_id), what="that it is told")
+    own_redis.kill()
+    own_redis.start()
+    assert desk.context.log.head(session_id) is None
+    desk.wait(lambda: desk.context.log.head(session_id), what="a new log, though there is nothing to tell")
+    assert snapshot_text(desk, run_id) == "before"
+    with desk.db() as db:
+        pauses.answer(db, pause.id, user=None, choice="once")
+    thread.join(60)
+    assert desk.answer(run_id).content == "before[once] after"
+    assert snapshot_text(desk, run_id) == "before[once] after"
+
+
 def test_an_append_of_unknown_outcome_is_not_repeated(frail_desk: Desk, own_redis: RedisServer) -> None:
     """F19: Redis stalls for longer than a client waits."""
     desk = frail_desk

@@ -51,6 +51,7 @@ SAVE_EVERY_S = 1.0
 SAVE_EVERY_CHARS = 4_096
 SAVE_SHARE = 20  # a save for size alone waits this many times what the last one took: long texts stay linear
 RELAY_RETRY_S = 1.0
+LOOK_S = 5.0  # so often a run with nothing to tell looks whether its log is still there
 SAVE_RETRY_S = 1.0
 LAST_PAUSES_S = (0.0, 0.2, 1.0)  # before each try to append how the run ended
 
@@ -92,6 +93,7 @@ class Recorder:
         # the relay's holes
         self._hole = context.holes.take(live.session_id)
         self._relay_retry_at = 0.0
+        self._look_at = 0.0
         self._status = ""
         self._closing = False
         self._line = context.log.line(live.session_id, run_id=live.run_id, fence=live.fence)
@@ -172,6 +174,7 @@ class Recorder:
     def tick(self, now: float) -> None:
         """What is due: a save, the end of a hole in the relay. Called every TICK_S. Raises LeaseLost."""
         self._hear()
+        self._look_for_log(now)
         if self._hole and now >= self._relay_retry_at:
             live = self._live
             again = StatusUpdatedData(text=self._status)
@@ -179,6 +182,18 @@ class Recorder:
         self._look_at_save()
         if self._unsaved and self._saving is None and now >= self._save_at - TICK_S:
             self._start_save()
+
+    def _look_for_log(self, now: float) -> None:
+        """Redis may have come back empty while there was nothing to append: a page that was opened before the last save
+        would stay with what was saved by then. With the log goes the cursor of every page, so all take it anew."""
+        if self._hole or not self._epoch or now < max(self._look_at, self._sent_at + LOOK_S):
+            return
+        self._look_at = now + LOOK_S
+        try:
+            head = self._context.log.head(self._live.session_id)
+        except RelayDown:
+            return
+        self._hole = head is None or head.epoch != self._epoch
 
     def _end_part(self) -> None:
         self._let_go()
