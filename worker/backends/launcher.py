@@ -111,23 +111,27 @@ class Launcher:
 
 
 def descendants(ancestor: int) -> list[int]:
-    """All processes below that one, by /proc; the dead that nobody has reaped yet are left out."""
+    """All processes below that one, by /proc; the dead that nobody has reaped yet are left out, but not what is below
+    them: of a process that is being killed the first thread may be dead while others of it still have its children."""
     children: dict[int, list[int]] = {}
+    dead: set[int] = set()
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
         try:
             with open(f"/proc/{name}/stat", "rb") as file:
-                state, parent = file.read().rpartition(b")")[2].split()[:2]
+                fields = file.read().rpartition(b")")[2].split()
         except OSError:  # it has ended
             continue
-        if state not in (b"Z", b"X"):
-            children.setdefault(int(parent), []).append(int(name))
+        state, parent, threads = fields[0], int(fields[1]), int(fields[17])
+        children.setdefault(parent, []).append(int(name))
+        if state in (b"Z", b"X") and threads <= 1:
+            dead.add(int(name))
     found: list[int] = []
     waiting = [ancestor]
     while waiting:
         below = children.get(waiting.pop(), [])
-        found += below
+        found += [pid for pid in below if pid not in dead]
         waiting += below
     return found
 
