@@ -77,7 +77,8 @@ def redis() -> Iterator[RedisServer]:
 
 @pytest.fixture
 def bridge(hermes_model: ScriptedModel, redis: RedisServer) -> Iterator[BridgeJourney]:
-    with BridgeJourney(hermes_model, redis=redis) as made:
+    # no janitor sends a turn to all because its worker is slow to take it
+    with BridgeJourney(hermes_model, redis=redis, environ={"PORTAL_DISPATCH_AGAIN_S": "60"}) as made:
         yield made
 
 

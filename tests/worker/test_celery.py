@@ -42,7 +42,7 @@ class Shop:
         )
 
     def submit(self, steps: Any, session_id: str | None = None, **columns: Any) -> str:
-        run_id = self.desk.submit(session_id or self.desk.session(**columns), steps)
+        run_id = self.desk.submit(session_id or self.desk.session(**columns), steps, dispatched=True)
         self.send(run_id)
         return run_id
 
@@ -123,10 +123,10 @@ def test_the_queue_of_a_session_goes_through_its_worker_in_order(sqlite_shop: Sh
 
 def test_a_worker_takes_what_is_sent_to_it_alone(sqlite_shop: Shop) -> None:
     desk = sqlite_shop.desk
-    workers = [sqlite_shop.worker(), sqlite_shop.worker()]
+    workers = [sqlite_shop.worker(**NO_HURRY), sqlite_shop.worker(**NO_HURRY)]  # no janitor sends it to both
     facts = desk.wait(lambda: len(found := desk.context.presence.workers()) == 2 and found, what="two workers")
     for known in facts:
-        run_id = desk.submit(desk.session(), "hello")
+        run_id = desk.submit(desk.session(), "hello", dispatched=True)
         sqlite_shop.send(run_id, task_names.worker_queue(known.worker_id))
         assert desk.wait_final(run_id) == "completed"
         assert desk.row(run_id).worker_id == known.worker_id
@@ -332,7 +332,7 @@ def test_what_was_sent_to_a_worker_that_drains_goes_to_another_at_once(sqlite_sh
     worker_id = str(desk.row(busy).worker_id)
 
     def send() -> str:
-        run_id = desk.submit(desk.session(), "hello")
+        run_id = desk.submit(desk.session(), "hello", dispatched=True)
         sqlite_shop.send(run_id, task_names.worker_queue(worker_id))
         return run_id
 
@@ -386,7 +386,7 @@ def test_who_watches_events_sees_each_turn_come_and_go_also_the_last_before_a_st
             while (kind, run_id) not in seen:
                 next(events)
 
-        worker = sqlite_shop.worker()
+        worker = sqlite_shop.worker(**NO_HURRY)  # a janitor in a hurry would send a turn a second time
         first = sqlite_shop.submit("one")
         until("task-succeeded", first)
         kinds = [kind for kind, run_id in seen if run_id == first]
