@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.rig.bridge import wait_for
 from tests.rig.bridge_child import BridgeChild, processes_with
 from tests.rig.hermes import ScriptedModel
 
@@ -178,7 +179,7 @@ def test_background_processes_end_with_a_destroyed_session_and_not_with_an_idle_
     child.wait_for(lambda: held(child) == {})
     assert processes_with(marks[0])
     child.stop()
-    assert not processes_with(marks[0])
+    wait_for(lambda: not processes_with(marks[0]), "the end of the other")
 
 
 def test_what_a_finished_run_said_is_forgotten_after_a_while(start: Callable[..., BridgeChild]):
