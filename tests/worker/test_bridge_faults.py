@@ -533,6 +533,17 @@ def test_what_a_warm_session_must_stand_after(desk: BridgeDesk, home: ScriptedHo
     assert (chats[2]["after"], chats[2]["history"] is None) == (None, False)
 
 
+def test_a_session_of_a_child_that_is_slow_is_dropped_and_not_said_to_be_unknown(
+    desk: BridgeDesk, home: ScriptedHome
+) -> None:
+    session_id = desk.session()
+    desk.run("go", session_id)
+    pid = pid_of(desk)
+    os.kill(pid, signal.SIGSTOP)
+    threading.Timer(1.5, os.kill, (pid, signal.SIGCONT)).start()
+    assert desk.backend.drop_session(session_id)
+
+
 def test_the_spare_agent_is_of_the_model_that_new_sessions_want(desk: BridgeDesk, home: ScriptedHome) -> None:
     def prepared() -> list[Any]:
         return [each["model"] and each["model"]["name"] for each in home.requests("prepare")]
