@@ -421,12 +421,18 @@ def test_polling_gives_what_the_stream_gives(child: BridgeChild):
 
 
 def test_a_stream_is_rejoined_by_its_cursors(child: BridgeChild):
-    first = child.begin("[[say:Look.]] [[todo]] [[then]] [[stream:60:10]]")
-    first.wait_until(lambda turn: len(turn.text) > len("Look.") + 100)  # in the middle, on most machines
+    first = child.begin(
+        "[[say:Look.]] [[todo]] [[then]] [[stream:60:10]] [[clarify:Which?|a|b]] [[then]] [[say:The end.]]"
+    )
+    first.wait_until(lambda turn: len(turn.text) > len("Look.") + 100)  # in the middle of it, on most machines
     seen = list(first.turn.events)
     text = "".join(event["text"] for event in seen if event["event"] == "stream.delta")
     known = max(event["n"] for event in seen if event["event"] != "stream.delta")
-    rest = child.follow(first.turn.run_id, len(text), known).end()
+    again = child.follow(first.turn.run_id, len(text), known)
+    asked = first.wait("clarify.requested")
+    answer = {"run_id": first.turn.run_id, "clarify_id": asked["clarify_id"], "answer": "a"}
+    assert child.ask("clarify_respond", **answer)["ok"]
+    rest = again.end()
     whole = first.end()
     assert text + rest.text == whole.text
     others = [event for event in whole.events if event["event"] != "stream.delta"]
