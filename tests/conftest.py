@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from sqlalchemy import Engine, make_url
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -14,6 +15,8 @@ from tests.rig.chromium import Chromium
 from tests.rig.hermes import HermesGateway, ScriptedModel, hermes_venv
 from tests.rig.postgres_server import PostgresRig
 from tests.rig.redis_server import RedisServer
+
+settings.load_profile("ci")  # Hypothesis' own: no deadline of 200 ms for each example, and the same ones each time
 
 
 @pytest.fixture(scope="session")

@@ -44,7 +44,7 @@ class ScriptedHome:
 
     def requests(self, action: str | None = None) -> list[dict[str, Any]]:
         path = self.path / "requests.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
+        lines = path.read_text().split("\n")[:-1] if path.exists() else []  # the last may be half written
         found = [json.loads(line) for line in lines]
         return [each for each in found if action is None or each["action"] == action]
 

@@ -28,7 +28,7 @@ class BridgeDesk:
     def run(self, text: str, session_id: str | None = None, **given: Any) -> str:
         """One turn to its end."""
         run_id = self.desk.submit(session_id or self.session(), text, **given)
-        self.desk.start(run_id).join(60)
+        self.desk.start(run_id).join(180)  # it may have to start an agent first
         assert self.desk.row(run_id).ended_at is not None, "the turn did not end"
         return run_id
 

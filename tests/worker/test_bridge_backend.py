@@ -2,6 +2,7 @@
 what is told, what people decide, and what the session knows with its next turn."""
 
 import os
+import secrets
 import signal
 import time
 from collections.abc import Iterator
@@ -57,15 +58,17 @@ def shared_bridge(shared_home: HermesHome, tmp_path_factory: pytest.TempPathFact
         "PORTAL_ABORT_GRACE_S": str(GRACE_S),
     }
     backend = KeptBridge(portal_settings.load(environ, cwd=folder), lambda: shared_home.path)
+    assert backend.ping().error is None
     yield backend
     backend.end()
-    assert running(str(shared_home.path)) == []
+    wait_for(lambda: running(str(shared_home.path)) == [], "the end of all children")
 
 
 @pytest.fixture
 def bridge(shared_bridge: BridgeBackend, sqlite_desk: Desk, monkeypatch: pytest.MonkeyPatch) -> BridgeDesk:
     monkeypatch.setattr(manager, "FIRST_DELAY_S", 0.05)
     monkeypatch.setattr(backend, "LOOK_TIMEOUT_S", 60.0)
+    monkeypatch.setattr(backend, "DROP_TIMEOUT_S", 60.0)
     monkeypatch.setattr(turn, "STORY_S", 60.0)
     sqlite_desk.context.settings = sqlite_desk.settings.model_copy(update={"abort_grace_s": GRACE_S})
     return BridgeDesk(sqlite_desk, shared_bridge, monkeypatch)
@@ -327,7 +330,7 @@ def test_a_question_waits_for_its_answer_in_own_words(bridge: BridgeDesk) -> Non
     [
         ("[[stream:9000:10]]", "message.delta"),
         ('[[say:Before.]] [[tool:terminal:{"command":"sleep 60; touch mark"}]]', "tool.started"),
-        ("[[hang:60]]", "status.updated"),
+        ("[[hang:90]]", "status.updated"),
         (f"[[say:Before.]] {DANGER}", "approval.requested"),
         ("[[say:Before.]] [[clarify:Which?|a|b]]", "clarify.requested"),
     ],
@@ -444,9 +447,10 @@ def test_a_child_killed_in_the_middle_is_said_and_the_next_turn_knows_all(
 ) -> None:
     session_id = bridge.session(on_failure="continue")
     bridge.run("[[say:My name is Ada.]]", session_id)
-    run_id = bridge.begin('[[say:Wait.]] [[tool:terminal:{"command":"sleep 77"}]]', session_id)
+    mark = f"sleep 77{secrets.randbelow(10**8):08d}"
+    run_id = bridge.begin(f'[[say:Wait.]] [[tool:terminal:{{"command":"{mark}"}}]]', session_id)
     bridge.desk.wait(lambda: "tool.started" in bridge.desk.names(run_id), what="the tool")
-    wait_for(lambda: running("sleep 77"), "the tool's process")
+    wait_for(lambda: running(mark), "the tool's process")
     pid = bridge.backend.describe()[0]["pid"]
     temp = Path(psutil.Process(pid).environ()["TMPDIR"])
     assert list(temp.glob("hermes-*")), "what Hermes keeps of a shell"
@@ -454,7 +458,7 @@ def test_a_child_killed_in_the_middle_is_said_and_the_next_turn_knows_all(
     assert bridge.ended(run_id) == ("interrupted", "backend_lost")
     assert "killed by SIGKILL" in bridge.said(run_id)
     assert bridge.text(run_id) == "Wait."
-    wait_for(lambda: not running("sleep 77"), "the end of the tool")
+    wait_for(lambda: not running(mark), "the end of the tool")
     assert not is_alive(pid)
     wait_for(lambda: not temp.exists(), "the end of what it left")
     assert bridge.row_of(session_id).warm_worker is None

@@ -121,14 +121,14 @@ def test_a_line_that_comes_byte_by_byte_costs_no_more_for_each_the_longer_it_is(
     def cost(pieces: int) -> float:
         lines = Lines()
         piece = b"x" * 64
-        began = time.process_time()
+        began = time.thread_time()
         for _ in range(pieces):
             lines.feed(piece)
-        return (time.process_time() - began) / pieces
+        return (time.thread_time() - began) / pieces
 
     cost(1_000)
     few, many = min(cost(2_000) for _ in range(3)), min(cost(100_000) for _ in range(3))
-    assert many < 8 * few, "quadratic: each byte is looked at again and again"
+    assert many < 16 * few, "quadratic: each byte is looked at again and again"
 
 
 # ---- requests

@@ -4,6 +4,7 @@ session's next turn, and what a worker's end leaves behind.
 Workers and agents take seconds to start: a test goes on with those that live, and starts what it needs beside them."""
 
 import os
+import secrets
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,6 +15,7 @@ from celery import Celery
 
 from shared import task_names
 from shared.models import ChatSession
+from shared.store import pauses, users
 from shared.store import runs as run_store
 from tests.rig import operator
 from tests.rig.bridge import HermesHome, running, wait_for
@@ -46,7 +48,8 @@ class Bridges:
         """Just that many workers."""
         for surplus in self.workers[count:]:
             surplus.kill_group()
-        environ = {**self.desk.environ, **self.home.environ, "PORTAL_SHUTDOWN_GRACE_S": "1"}
+        more = {"PORTAL_SHUTDOWN_GRACE_S": "1", "PORTAL_JANITOR_EVERY_S": "3600"}  # none sends a turn to another worker
+        environ = {**self.desk.environ, **self.home.environ, **more}
         for _ in range(count - len(self.workers)):
             self._all.append(self.stack.enter_context(WorkerProcess(environ, app=APP, wait=False)))
         for worker in self.workers:
@@ -67,7 +70,7 @@ class Bridges:
     def run(self, text: str, session_id: str, **given: Any) -> str:
         run_id = self.submit(text, session_id, **given)
         self.send(run_id)
-        self.desk.wait_final(run_id)
+        self.desk.wait_final(run_id, timeout_s=180.0)  # it may have to start an agent first
         assert self.desk.state(run_id) == "completed", self.desk.row(run_id).error
         return run_id
 
@@ -82,9 +85,14 @@ class Bridges:
         return found
 
     def child(self) -> dict[str, Any]:
-        """The one child there is."""
-        (found,) = [facts for answer in self.seen() for facts in answer if facts.get("pid")]
-        return dict(found)
+        """The one child there is, once those before it are gone and its version is known."""
+
+        def the_one() -> dict[str, Any] | None:
+            found = [facts for answer in self.seen() for facts in answer if facts.get("pid")]
+            return dict(found[0]) if len(found) == 1 and found[0]["version"] else None
+
+        only: dict[str, Any] = wait_for(the_one, "that there is one child")
+        return only
 
     def tell(self, command: str, **arguments: Any) -> list[str]:
         return [str(answer["ok"]) for answer in self._asked(command, **arguments)]
@@ -162,12 +170,15 @@ def test_an_operator_may_start_the_children_again(bridges: Bridges, at_once: boo
     session_id = desk.session(source="cli", on_failure="continue")
     bridges.run("[[say:My name is Ada.]]", session_id)
     old = bridges.child()["pid"]
-    slow = bridges.submit("[[stream:300:20]]", session_id)
+    slow = bridges.submit("[[say:Wait.]] [[clarify:Which?|a|b]]", session_id)
     bridges.send(slow)
-    desk.wait(lambda: desk.seen_text(slow), what="some text")
+    pause = desk.wait(lambda: desk.pause(slow), what="the question")
     assert "There is no profile 'nobody'. There are: default" in bridges.refused("portal_bridge_restart", "nobody")
     (told,) = bridges.tell("portal_bridge_restart", at_once=at_once)
     assert told == f"1 started again; 1 turns {'are ended' if at_once else 'go on to their end'}"
+    if not at_once:
+        with desk.db() as db:
+            pauses.answer(db, pause.id, user=users.get(db, desk.user_id), answer="a")
     desk.wait_final(slow)
     assert desk.state(slow) == ("interrupted" if at_once else "completed")
     if at_once:
@@ -198,12 +209,12 @@ def test_the_turns_of_a_session_stay_with_the_worker_that_holds_its_agent_while_
 def test_a_worker_that_ends_takes_its_child_and_the_childs_tools_along(bridges: Bridges, how: str) -> None:
     """F8, C19."""
     (worker,) = bridges.need(1)
-    mark = f"sleep 7{os.getpid()}"
+    mark = f"sleep 7{secrets.randbelow(10**8):08d}"
     run_id = bridges.submit(
         f'[[say:Wait.]] [[tool:terminal:{{"command":"{mark}"}}]]', bridges.desk.session(source="cli")
     )
     bridges.send(run_id)
-    wait_for(lambda: running(mark), "the tool")
+    wait_for(lambda: running(mark), "the tool", timeout_s=180.0)
     child = bridges.child()["pid"]
     if how == "SIGTERM":
         worker.terminate()

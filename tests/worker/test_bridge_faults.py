@@ -4,6 +4,7 @@ the middle, or does not stop. The child is a stand-in (tests/peers/bridge_child.
 import contextlib
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from tests.worker.bridge_desk import BridgeDesk
 from tests.worker.conftest import Desk
 from worker.backends.bridge import items, manager, turn
 from worker.backends.bridge.backend import BridgeBackend
+from worker.backends.bridge.child import Child
 from worker.backends.bridge.process import wire
 
 HELLO = {"event": "stream.delta", "text": "Hello"}
@@ -51,7 +53,7 @@ def make(sqlite_desk: Desk, home: ScriptedHome, monkeypatch: pytest.MonkeyPatch)
     yield make
     for backend in made:
         backend.close()
-    assert running(str(home.path)) == []
+    wait_for(lambda: running(str(home.path)) == [], "the end of all children")
 
 
 @pytest.fixture
@@ -61,6 +63,23 @@ def desk(make: Callable[..., BridgeDesk]) -> BridgeDesk:
 
 def pid_of(desk: BridgeDesk) -> int:
     return int(desk.backend.describe()[0]["pid"])
+
+
+@pytest.fixture
+def may_kill(home: ScriptedHome, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Who kills a child whose grace is over waits until that one has read that it is to stop, and until this is set,
+    which it is unless the test clears it."""
+    allowed = threading.Event()
+    allowed.set()
+    still_runs = turn.still_runs
+
+    def look(child: Child, run_id: str) -> bool:
+        wait_for(lambda: home.requests("interrupt"), "that the child is told first")
+        allowed.wait(60)
+        return still_runs(child, run_id)
+
+    monkeypatch.setattr(turn, "still_runs", look)
+    return allowed
 
 
 # ---- garbage (F30)
@@ -303,8 +322,10 @@ def test_a_turn_that_was_taken_is_never_sent_to_the_next_child(desk: BridgeDesk,
 
 
 def test_a_child_that_cannot_start_fails_its_turns_with_a_sentence_and_the_worker_stays_up(
-    desk: BridgeDesk, home: ScriptedHome
+    make: Callable[..., BridgeDesk], home: ScriptedHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(manager, "FIRST_DELAY_S", 300.0)  # no machine is that slow
+    desk = make()
     home.script(start=[{"stderr": "ImportError: libssl.so.3\n"}, {"exit": 3}])
     session_id = desk.session(title="Mine", on_failure="continue")
     run_id = desk.run("go", session_id)
@@ -315,7 +336,7 @@ def test_a_child_that_cannot_start_fails_its_turns_with_a_sentence_and_the_worke
     assert desk.backend._manager.starts == 1, "asking again at once would bring the same"
     assert "ImportError" in desk.backend.describe()[0]["why"]
     home.script(turn=[HELLO])
-    time.sleep(0.1)
+    desk.backend._manager._start_at = time.monotonic()  # the end of the delay
     assert desk.text(desk.run("again", session_id)) == "Hello"
 
 
@@ -382,7 +403,7 @@ def test_a_no_is_not_asked_again(desk: BridgeDesk, home: ScriptedHome, code: str
 
 
 def test_a_run_that_does_not_stop_takes_the_whole_child_with_it_and_says_so(
-    make: Callable[..., BridgeDesk], home: ScriptedHome, tmp_path: Path
+    make: Callable[..., BridgeDesk], home: ScriptedHome, tmp_path: Path, may_kill: threading.Event
 ) -> None:
     desk = make(PORTAL_ABORT_GRACE_S="1.5")
     word = f"portal-tool-of-{tmp_path.name}-{os.getpid()}"
@@ -420,10 +441,11 @@ def test_a_run_that_talks_on_after_it_was_told_to_stop_is_ended_too(
 
 
 def test_a_run_that_was_ended_here_and_goes_on_there_is_ended_there_too(
-    make: Callable[..., BridgeDesk], home: ScriptedHome
+    make: Callable[..., BridgeDesk], home: ScriptedHome, may_kill: threading.Event
 ) -> None:
     """Nobody reads it any more, so no end of it is seen."""
-    desk = make(PORTAL_ABORT_GRACE_S="4")
+    may_kill.clear()
+    desk = make(PORTAL_ABORT_GRACE_S="1.5")
     home.script(turn=[{"event": "stream.delta", "text": "on and on "}, {"sleep": 0.01}] * 20_000)
     run_id = desk.begin("go")
     desk.desk.wait(lambda: desk.desk.seen_text(run_id), what="some text")
@@ -431,12 +453,13 @@ def test_a_run_that_was_ended_here_and_goes_on_there_is_ended_there_too(
     desk.desk.context.live_runs.get(run_id).shut_down()
     assert desk.ended(run_id) == ("interrupted", "shutdown")
     assert psutil.pid_exists(pid), "it was told first"
+    may_kill.set()
     wait_for(lambda: not psutil.pid_exists(pid), "the end of the child")
     assert [each["run_id"] for each in home.requests("interrupt")] == [run_id]
 
 
 def test_one_that_stops_when_told_is_left_alive(make: Callable[..., BridgeDesk], home: ScriptedHome) -> None:
-    desk = make(PORTAL_ABORT_GRACE_S="4")
+    desk = make(PORTAL_ABORT_GRACE_S="60")
     desk.desk.start_threads()
     usage = {"input_tokens": 1, "output_tokens": 2, "cached_tokens": 0, "reasoning_tokens": 0}
     home.script(turn=[HELLO, {"wait": "interrupt"}, {"event": "run.interrupted", "usage": usage}])
@@ -447,7 +470,8 @@ def test_one_that_stops_when_told_is_left_alive(make: Callable[..., BridgeDesk],
     assert desk.ended(run_id)[0] == "aborted"
     end = desk.desk.events(run_id)[-1].data
     assert (end.stage, end.note) == ("acknowledged", None)
-    time.sleep(4.2)  # longer than the grace
+    killer = f"kill-{run_id[:8]}"
+    wait_for(lambda: killer not in [thread.name for thread in threading.enumerate()], "that nobody waits to kill it")
     assert pid_of(desk) == pid
     assert desk.desk.row(run_id).usage["input_tokens"] == 1
 
@@ -461,12 +485,16 @@ def test_a_quiet_child_that_lives_holds_off_the_limit_and_a_dead_one_does_not(
     monkeypatch.setattr(turn, "QUIET_S", 0.05)
     monkeypatch.setattr(turn, "ASIDE_TIMEOUT_S", 1.0)
     desk = make(PORTAL_ABORT_GRACE_S="0.5")
-    quick = desk.desk.settings.model_copy(update={"run_quiet_timeout_s": 3.0})
-    desk.desk.context.settings = quick
+
+    def limit(quiet_s: float) -> None:
+        desk.desk.context.settings = desk.desk.settings.model_copy(update={"run_quiet_timeout_s": quiet_s})
+
+    limit(6.0)
     desk.desk.start_threads()
-    home.script(turn=[HELLO, {"sleep": 4.5}, HELLO])
+    home.script(turn=[HELLO, {"sleep": 7.0}, HELLO])
     assert desk.text(desk.run("go")) == "HelloHello"
     assert len(home.requests("ping")) > 5
+    limit(0.5)
     home.script(turn=[HELLO, {"deaf": True}, {"hang": True}])
     run_id = desk.run("go")
     assert desk.ended(run_id) == ("aborted", "time_limit")
@@ -503,6 +531,17 @@ def test_what_a_warm_session_must_stand_after(desk: BridgeDesk, home: ScriptedHo
     chats = home.requests("chat")
     assert chats[1]["after"] == first
     assert (chats[2]["after"], chats[2]["history"] is None) == (None, False)
+
+
+def test_a_session_of_a_child_that_is_slow_is_dropped_and_not_said_to_be_unknown(
+    desk: BridgeDesk, home: ScriptedHome
+) -> None:
+    session_id = desk.session()
+    desk.run("go", session_id)
+    pid = pid_of(desk)
+    os.kill(pid, signal.SIGSTOP)
+    threading.Timer(1.5, os.kill, (pid, signal.SIGCONT)).start()
+    assert desk.backend.drop_session(session_id)
 
 
 def test_the_spare_agent_is_of_the_model_that_new_sessions_want(desk: BridgeDesk, home: ScriptedHome) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shared.protocol.events import MAX_TOKENS
-from tests.rig.bridge import ScriptedHome, running
+from tests.rig.bridge import ScriptedHome, running, wait_for
 from tests.rig.worker_process import FAST
 from tests.worker.bridge_desk import BridgeDesk
 from tests.worker.conftest import Desk
@@ -33,7 +33,7 @@ def bridge(desk: Desk, home: ScriptedHome, monkeypatch: pytest.MonkeyPatch) -> I
     backend = home.backend(home.settings(**FAST))
     yield BridgeDesk(desk, backend, monkeypatch)
     backend.close()
-    assert running(str(home.path)) == []
+    wait_for(lambda: running(str(home.path)) == [], "the end of the child")
 
 
 def tool(tool_id: str, **fields: Any) -> list[dict[str, Any]]:
@@ -154,8 +154,7 @@ def test_a_child_that_still_says_that_it_stops_is_said_to_have_ended(
     bridge: BridgeDesk, home: ScriptedHome, is_over: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one does that somebody ended politely, or whose launcher was killed (C11)."""
-    if not is_over:
-        monkeypatch.setattr(turn, "STORY_S", 0.2)  # it lives on: there is no story
+    monkeypatch.setattr(turn, "STORY_S", 60.0 if is_over else 0.2)  # one that lives on has no story
     last = json.dumps({"n": 2, "event": "run.interrupted", "usage": USAGE})
     home.script(turn=[{"line": last}, {"exit": 0} if is_over else {"hang": True}])
     run_id = bridge.run("go")

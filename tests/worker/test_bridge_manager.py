@@ -9,6 +9,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 import time
@@ -22,6 +23,7 @@ from shared import settings as portal_settings
 from shared.errors import BackendUnavailable, SettingsError, StartFailed, Unavailable
 from tests.rig.bridge import ScriptedHome, other_launcher, running, wait_for
 from tests.rig.portal import clean_environ, is_alive
+from tests.rig.ports import free_port
 from worker.backends import offered
 from worker.backends.bridge import child as bridge_child
 from worker.backends.bridge import endpoints as bridge_endpoints
@@ -52,7 +54,7 @@ def managed(home: ScriptedHome) -> Iterator[Callable[..., BridgeManager]]:
     yield make
     for manager in made:
         manager.close()
-    assert running(str(home.path)) == []
+    wait_for(lambda: running(str(home.path)) == [], "the end of all children")
 
 
 @pytest.fixture
@@ -233,7 +235,10 @@ def test_one_that_exits_at_once_says_why(managed: Callable[..., BridgeManager], 
     assert (caught.value.code, manager.failure) == ("start_failed", message)
 
 
-def test_one_that_is_never_ready_is_ended_and_said(managed: Callable[..., BridgeManager], home: ScriptedHome) -> None:
+def test_one_that_is_never_ready_is_ended_and_said(
+    managed: Callable[..., BridgeManager], home: ScriptedHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bridge_manager, "FIRST_DELAY_S", 300.0)  # who hears late that it failed starts no other
     home.script(start=[{"stay": True}, {"stderr": "still importing\n"}, {"hang": True}])
     manager = managed()
 
@@ -364,9 +369,17 @@ def test_a_turn_that_is_to_stop_does_not_wait_for_the_start(
     home.script(start=[{"hang": True}])
     manager = managed()
     stopped = threading.Event()
-    threading.Timer(0.2, lambda: (stopped.set(), manager.wake())).start()
+
+    def stop() -> None:
+        wait_for(manager.children, "the start")
+        stopped.set()
+        manager.wake()
+
+    stopper = threading.Thread(target=stop)
+    stopper.start()
     with pytest.raises(BackendUnavailable, match="stopped"):
         manager.take("run", stopped.is_set)
+    stopper.join(60)
     (child,) = manager.children()
     assert not child.gone.is_set(), "its start goes on"
 
@@ -400,20 +413,20 @@ def test_who_asks_how_it_does_never_waits_for_what_a_start_reads(home: ScriptedH
 
     def find_key_names() -> tuple[str, ...]:
         is_asked.set()
-        may_go.wait(60)
+        may_go.wait(120)
         return ()
 
     manager = home.manager(find_key_names=find_key_names)
     found: list[Any] = []
     turn = threading.Thread(target=lambda: found.append(manager.take("run")))
     turn.start()
-    assert is_asked.wait(15)
+    assert is_asked.wait(60)
     looks = threading.Thread(target=lambda: found.append((manager.children(), manager.current(), manager.restart())))
     looks.start()
-    looks.join(15)
+    looks.join(60)
     assert found == [([], None, 0)]
     may_go.set()
-    turn.join(30)
+    turn.join(60)
     assert found[1].runs == 1
     assert manager.starts == 1
     manager.close()
@@ -432,7 +445,7 @@ def test_turns_that_wait_while_the_home_changes_all_get_the_child_of_the_new_one
     where[0] = ScriptedHome(tmp_path / "other", start=[{"sleep": 1.5}]).path
     turns[1].start()
     for turn in turns:
-        turn.join(30)
+        turn.join(60)
     manager.close()
     assert (len(found), len(set(found)), manager.starts) == (2, 1, 2)
 
@@ -532,7 +545,7 @@ def with_tool(managed: Callable[..., BridgeManager], home: ScriptedHome, word: s
 def test_stop_is_sigterm_then_the_end_of_all_below_it(no_second_step: None, with_tool: Child, word: str) -> None:
     with_tool.stop("a test")
     assert with_tool.gone.wait(60), "it goes by itself"
-    assert running(word) == []
+    wait_for(lambda: running(word) == [], "the end of the tool")
     assert with_tool.story() == "was stopped: a test"
 
 
@@ -551,14 +564,27 @@ def test_one_that_is_deaf_to_sigterm_is_killed_after_its_time(
 def test_kill_ends_all_below_it_at_once(no_second_step: None, with_tool: Child, word: str) -> None:
     with_tool.kill("a test")
     assert with_tool.gone.wait(60)
-    assert running(word) == []
+    wait_for(lambda: running(word) == [], "the end of the tool")
 
 
 def test_what_dies_takes_its_tools_along(with_tool: Child, word: str) -> None:
     assert with_tool.pid is not None
     os.kill(with_tool.pid, signal.SIGKILL)
     assert with_tool.gone.wait(60)
-    assert running(word) == []
+    wait_for(lambda: running(word) == [], "the end of the tool")
+
+
+@pytest.fixture
+def no_time_left(home: ScriptedHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Launchers that stand still in the moment in which they begin to kill, until their time for it is over."""
+    monkeypatch.setattr(bridge_child.launcher, "__file__", str(other_launcher(home.path, KILL_TRIES_S=0.0)))
+    monkeypatch.setattr(bridge_child, "KILL_GRACE_S", 3600.0)  # it is the launcher that does it
+
+
+def test_one_that_begins_late_to_kill_kills_all_the_same(no_time_left: None, with_tool: Child, word: str) -> None:
+    with_tool.kill("a test")
+    assert with_tool.gone.wait(60)
+    wait_for(lambda: running(word) == [], "the end of the tool")
 
 
 def test_even_without_its_launcher_nothing_is_left(with_tool: Child, word: str) -> None:
@@ -582,8 +608,16 @@ WORKER = """
 """
 
 
+@pytest.fixture
+def temp_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The temp directory of this test alone: workers of other tests would sweep what a killed one leaves."""
+    with tempfile.TemporaryDirectory(prefix="p-") as folder:
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield Path(folder)
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-def test_nothing_outlives_its_worker(home: ScriptedHome, word: str, how: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_outlives_its_worker(home: ScriptedHome, word: str, how: int, temp_folder: Path) -> None:
     """F8, C6: kill -9 of the worker; and one that is silent for long, whose launcher is told a shorter time here."""
     home.script(start=[{"tool": f"while :; do sleep 0.1; done # {word}"}])
     program = textwrap.dedent(WORKER)
@@ -594,7 +628,7 @@ def test_nothing_outlives_its_worker(home: ScriptedHome, word: str, how: int, mo
     worker = subprocess.Popen(
         [sys.executable, "-c", program, str(home.path)],
         stdout=subprocess.PIPE,
-        env=clean_environ(),
+        env=clean_environ({"TMPDIR": str(temp_folder)}),
         start_new_session=True,
     )
     try:
@@ -612,6 +646,7 @@ def test_nothing_outlives_its_worker(home: ScriptedHome, word: str, how: int, mo
     wait_for(lambda: running(str(home.path)) == [], "the end of the launcher")
     temp = Path(home.facts()["environ"]["TMPDIR"])
     assert temp.exists()
+    assert temp.is_relative_to(temp_folder)
     home.script()
     with contextlib.closing(home.manager()) as next_worker:
         taken(next_worker)
@@ -687,8 +722,8 @@ def test_a_configured_socket_is_taken_and_further_ones_have_a_suffix(
 
 
 def test_a_configured_port_is_taken_and_further_ones_come_after_it(managed: Callable[..., BridgeManager]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as others:
-        port = others.getsockname()[1]
+    port = free_port()  # nor does the kernel give those after it to anybody before the children listen there
+    with socket.create_server(("127.0.0.1", port)):
         ports = []
         for _ in range(2):
             child = taken(managed(HERMES_AGENT_BRIDGE_ENDPOINT=f"tcp://127.0.0.1:{port}"))

@@ -252,15 +252,13 @@ def test_what_the_portal_allows_is_not_asked_for_in_that_run_alone(
 def test_what_the_home_lists_is_allowed_until_it_is_taken_out(child: BridgeChild):
     command = '[[tool:terminal:{"command": "chmod 777 /nowhere-at-all"}]]'
     assert not child.play(command).of("approval.requested")
-    path = child.home / "config.yaml"
-    text = path.read_text()
+    child.change_config("chmod 777 /nowhere*", "something else")
     try:
-        path.write_text(text.replace("chmod 777 /nowhere*", "something else"))
         running = child.begin(command)
         decide(child, running, "deny")
         running.end()
     finally:
-        path.write_text(text)
+        child.change_config("something else", "chmod 777 /nowhere*")
 
 
 # ---- in every thread

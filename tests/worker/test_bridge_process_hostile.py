@@ -21,7 +21,7 @@ from worker.backends.bridge.process.pauses import Pauses
 from worker.backends.bridge.process.run_log import RunLog
 from worker.backends.bridge.process.think import ThinkSplitter, without_thoughts
 
-FAR_S = 10.0  # what takes a tenth of a second when it grows as the text does, and half a minute when as its square
+FAR_S = 10.0  # of the processor: a tenth of a second when it grows as the text does, half a minute when as its square
 
 
 def split(*pieces: str) -> tuple[str, str]:
@@ -40,16 +40,16 @@ def test_letters_that_grow_in_lower_case_do_not_move_the_end_of_thinking() -> No
 @pytest.mark.parametrize("line", ["x" * 40 + "\n", "\n", "<think>a</think>\n", "   <", "`code` and text\n"])
 def test_a_long_text_that_comes_at_once_is_split_in_time(line: str) -> None:
     text = line * (2_000_000 // len(line))
-    begun = time.monotonic()
+    begun = time.thread_time()
     split(text)
-    assert time.monotonic() - begun < FAR_S
+    assert time.thread_time() - begun < FAR_S
 
 
 def test_tags_that_are_opened_by_the_thousand_and_never_closed_take_no_longer() -> None:
     text = "a <think> b <reasoning> c" * 10_000
-    begun = time.monotonic()
+    begun = time.thread_time()
     assert outcome.missing_text("the end", text, text) == "\n\nthe end"
-    assert time.monotonic() - begun < FAR_S
+    assert time.thread_time() - begun < FAR_S
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_only_what_names_a_kind_of_command_is_allowed_for_longer(patterns: list[
     thread.start()
     wait_for(lambda: pauses.waits_for, "the question")
     pauses.withdraw()
-    thread.join(10)
+    thread.join(60)
     assert told.output("a-run", 0, 0)["events"][0]["choices"] == choices
 
 
@@ -105,7 +105,10 @@ def register(ctx):
     kill_all = process_registry.kill_all
 
     def slow_kill_all(task_id=None):
-        time.sleep(1.5)  # as a container that takes its time
+        while True:
+            time.sleep(1.5)  # as a container that takes its time
+            if not os.path.exists(os.path.join(os.environ["HERMES_HOME"], "hold")):
+                break
         killed = kill_all(task_id=task_id)
         with open(os.path.join(os.environ["HERMES_HOME"], "ended"), "a") as file:
             file.write(f"{task_id}\\n")
@@ -134,10 +137,12 @@ def slow(model: ScriptedModel) -> Iterator[BridgeChild]:
 def test_the_end_of_a_dropped_session_never_reaches_into_its_next_turn(slow: BridgeChild) -> None:
     """The next turn of the queue begins in the moment in which the dropped one ends."""
     old, new = (f"4{secrets.randbelow(10**8):08d}" for _ in range(2))
-    begin = slow.begin(terminal(f"sleep {old}", background=True) + " [[then]] [[stream:20:20]]", session_id="back")
-    begin.wait("stream.delta")
+    begin = slow.begin(terminal(f"sleep {old}", background=True) + " [[then]] [[clarify:Go on?]]", session_id="back")
+    asked = begin.wait("clarify.requested")
     assert processes_with(old)
     assert slow.ask("destroy", session_id="back") == {"ok": True, "destroyed": 0, "deferred": 1}
+    answer = {"run_id": begin.turn.run_id, "clarify_id": asked["clarify_id"], "answer": "yes"}
+    assert slow.ask("clarify_respond", **answer)["ok"]
     begin.end()
     slow.play(terminal(f"sleep {new}", background=True), session_id="back")
     assert not processes_with(old)
@@ -148,14 +153,17 @@ def test_the_end_of_a_dropped_session_never_reaches_into_its_next_turn(slow: Bri
 
 def test_a_stop_does_not_wait_for_the_end_of_a_dropped_session(slow: BridgeChild) -> None:
     slow.play(terminal("true"), session_id="stopped")
+    hold = slow.home / "hold"
+    hold.touch()
     assert slow.ask("destroy", session_id="stopped")["destroyed"] == 1
     running = slow.begin(terminal("true"), session_id="stopped")
-    running.wait("run.begun")
-    begun = time.monotonic()
-    slow.ask("interrupt", run_id=running.turn.run_id)
+    slow.wait_for(
+        lambda: any(held["session_id"] == "stopped" and held["model"] for held in slow.ask("list")["sessions"])
+    )
+    slow.ask("interrupt", run_id=running.turn.run_id)  # it has its agent, and waits
     assert running.end().last["event"] == "run.interrupted"
     assert not running.turn.of("tool.started")
-    assert time.monotonic() - begun < FAR_S
+    hold.unlink()
 
 
 def terminal(command: str, **more: Any) -> str:

@@ -15,7 +15,7 @@ from tests.rig.hermes import ScriptedModel
 from worker.backends import launcher
 from worker.backends.bridge.process import endpoint
 
-pytestmark = [pytest.mark.component("hermes"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.component("hermes"), pytest.mark.timeout(400)]
 
 TALK = """\
 import json, os, pathlib, socket, sys, time
@@ -30,7 +30,7 @@ if sys.argv[2] == "detached":  # leave the parent, the group and its session
 folder = pathlib.Path(sys.argv[1])
 told = json.loads((folder / "told.json").read_text())
 line = socket.socket(socket.AF_UNIX)
-line.settimeout(20)
+line.settimeout(60)
 try:
     line.connect(told["path"])
     line.sendall(json.dumps({"action": "ping", "secret": told["secret"]}).encode() + b"\\n")
@@ -64,7 +64,7 @@ def told(child: BridgeChild, folder: Path) -> Path:
 
 
 def heard(folder: Path, name: str) -> str:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not (folder / name).is_file() or not (folder / name).read_text():
         assert time.monotonic() < deadline, "it did not try"
         time.sleep(0.05)
@@ -81,7 +81,7 @@ def test_a_tool_that_knows_all_is_not(child: BridgeChild, tmp_path: Path, how: s
     command = f"{sys.executable} {talk} {tmp_path} {how}"
     wish = f"[[tool:terminal:{json.dumps({'command': command})}]] [[then]] [[say:tried]]"
     running = child.begin(wish)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not (tmp_path / how).exists() and time.monotonic() < deadline:
         for asked in running.turn.of("approval.requested"):
             child.ask("approval_respond", run_id=running.turn.run_id, approval_id=asked["approval_id"], choice="once")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.rig.bridge import wait_for
 from tests.rig.bridge_child import BridgeChild, processes_with
 from tests.rig.hermes import ScriptedModel
 
@@ -61,8 +62,7 @@ def test_a_taken_spare_is_the_agent_of_its_session(child: BridgeChild):
 def test_a_spare_of_another_configuration_is_not_taken(start: Callable[..., BridgeChild]):
     child = start()
     child.wait_for_spare()
-    path = child.home / "config.yaml"
-    path.write_text(path.read_text().replace("default: scripted-1", "default: scripted-2"))
+    child.change_config("default: scripted-1", "default: scripted-2")
     turn = child.play("[[echo:model]]")
     assert json.loads(turn.last["text"]) == "scripted-2"
 
@@ -78,7 +78,7 @@ def test_a_configuration_of_any_keys_makes_agents(start: Callable[..., BridgeChi
 
 def test_many_first_turns_at_once_are_served_one_after_another_and_running_streams_go_on(child: BridgeChild):
     streaming = child.begin("[[stream:150:20]]")
-    streaming.wait("stream.delta", 5)
+    streaming.wait("stream.delta")
     turns = [child.begin(f"[[say:answer {number}]]") for number in range(10)]
     for number, turn in enumerate(turns):
         assert turn.end().text == f"answer {number}"
@@ -150,11 +150,13 @@ def test_when_all_are_at_work_a_new_session_is_refused(start: Callable[..., Brid
 
 def test_destroy_drops_the_idle_at_once_and_the_busy_when_it_is_done(child: BridgeChild):
     idle = child.play("[[say:x]]", session_id="idle")
-    working = child.begin("[[stream:200:20]]", session_id="working")
-    working.wait("stream.delta")
+    working = child.begin("[[clarify:Which?|a|b]] [[then]] [[stream:200:4]]", session_id="working")
+    asked = working.wait("clarify.requested")
     assert child.ask("destroy", session_id="idle") == {"ok": True, "destroyed": 1, "deferred": 0}
     assert child.ask("destroy", session_id="idle") == {"ok": True, "destroyed": 0, "deferred": 0}
     assert child.ask("destroy", session_id="working") == {"ok": True, "destroyed": 0, "deferred": 1}
+    answer = {"run_id": working.turn.run_id, "clarify_id": asked["clarify_id"], "answer": "a"}
+    assert child.ask("clarify_respond", **answer)["ok"]
     assert len(working.end().text.split()) == 200
     assert not {"idle", "working"} & set(held(child))
     answer = child.ask("chat", **child.chat_fields("x", history=None, after=idle.run_id, session_id="idle"))
@@ -177,7 +179,7 @@ def test_background_processes_end_with_a_destroyed_session_and_not_with_an_idle_
     child.wait_for(lambda: held(child) == {})
     assert processes_with(marks[0])
     child.stop()
-    assert not processes_with(marks[0])
+    wait_for(lambda: not processes_with(marks[0]), "the end of the other")
 
 
 def test_what_a_finished_run_said_is_forgotten_after_a_while(start: Callable[..., BridgeChild]):
@@ -299,8 +301,7 @@ def test_two_homes_never_mix(start: Callable[..., BridgeChild]):
 
 def test_compression_by_the_agent_is_shown(start: Callable[..., BridgeChild]):
     child = start(config="compression: {protect_first_n: 1, protect_last_n: 2}\n")
-    path = child.home / "config.yaml"
-    path.write_text(path.read_text().replace("context_length: 131072", "context_length: 65536"))
+    child.change_config("context_length: 131072", "context_length: 65536")
     filler = "lorem ipsum dolor sit amet " * 2400
     last = None
     shown: list[dict[str, Any]] = []

@@ -386,11 +386,13 @@ def test_a_session_that_does_not_stand_where_it_should_is_not_found(child: Bridg
 
 def test_a_second_turn_waits_for_nobody_it_is_refused(child: BridgeChild):
     session = {"session_id": "20260102_030405_busy00"}
-    running = child.begin("[[stream:250:20]]", **session)
-    running.wait("stream.delta")
+    running = child.begin("[[clarify:Which?|a|b]]", **session)
+    asked = running.wait("clarify.requested")
     for history in (None, []):
         answer = child.ask("chat", **child.chat_fields("[[say:x]]", history=history, **session))
         assert answer["error"]["code"] == "busy"
+    answer = {"run_id": running.turn.run_id, "clarify_id": asked["clarify_id"], "answer": "a"}
+    assert child.ask("clarify_respond", **answer)["ok"]
     assert running.end().last["event"] == "run.completed"
 
 
@@ -419,12 +421,18 @@ def test_polling_gives_what_the_stream_gives(child: BridgeChild):
 
 
 def test_a_stream_is_rejoined_by_its_cursors(child: BridgeChild):
-    first = child.begin("[[say:Look.]] [[todo]] [[then]] [[stream:60:10]]")
-    first.wait("stream.delta", 20)
+    first = child.begin(
+        "[[say:Look.]] [[todo]] [[then]] [[stream:60:10]] [[clarify:Which?|a|b]] [[then]] [[say:The end.]]"
+    )
+    first.wait_until(lambda turn: len(turn.text) > len("Look.") + 100)  # in the middle of it, on most machines
     seen = list(first.turn.events)
     text = "".join(event["text"] for event in seen if event["event"] == "stream.delta")
     known = max(event["n"] for event in seen if event["event"] != "stream.delta")
-    rest = child.follow(first.turn.run_id, len(text), known).end()
+    again = child.follow(first.turn.run_id, len(text), known)
+    asked = first.wait("clarify.requested")
+    answer = {"run_id": first.turn.run_id, "clarify_id": asked["clarify_id"], "answer": "a"}
+    assert child.ask("clarify_respond", **answer)["ok"]
+    rest = again.end()
     whole = first.end()
     assert text + rest.text == whole.text
     others = [event for event in whole.events if event["event"] != "stream.delta"]
@@ -444,9 +452,11 @@ def test_the_result_can_be_had_later_in_one_piece(child: BridgeChild):
     assert child.ask("get_result", run_id="nobody")["error"]["code"] == "run_not_found"
 
 
-def test_steering_reaches_the_agent_with_the_next_result(child: BridgeChild):
-    running = child.begin('[[tool:terminal:{"command": "sleep 4; echo a"}]]')
+def test_steering_reaches_the_agent_with_the_next_result(child: BridgeChild, tmp_path: Path):
+    steered = tmp_path / "steered"
+    running = child.begin(f'[[tool:terminal:{{"command": "until test -e {steered}; do sleep 0.1; done; echo a"}}]]')
     running.wait("tool.started")
     assert child.ask("steer", run_id=running.turn.run_id, text="TURN-LEFT")["accepted"]
+    steered.touch()
     assert "TURN-LEFT" in running.end().text
     assert not child.ask("steer", run_id=running.turn.run_id, text="too late")["accepted"]

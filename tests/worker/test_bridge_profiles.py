@@ -59,7 +59,7 @@ def desk(
     yield sqlite_desk
     sqlite_desk.context.backends.close()
     for each in homes.values():
-        assert running(str(each.path)) == []
+        wait_for(lambda each=each: running(str(each.path)) == [], "the end of all children")
 
 
 def all_at_once(desk: Desk, turns: list[tuple[str, str]]) -> list[str]:
@@ -148,13 +148,15 @@ def test_aborts_at_any_moment_end_the_turn_and_nothing_else(desk: Desk) -> None:
 
     def one_after_another(mine: list[tuple[str, float]]) -> None:
         session_id = desk.session(source="cli", on_failure="continue")
-        for text, after_s in mine:
+        for number, (text, after_s) in enumerate(mine):
             run_id = desk.submit(session_id, text)
             thread = desk.start(run_id)
+            if number % 4:  # else also before it begins
+                desk.wait(lambda run_id=run_id: desk.row(run_id).begun_at is not None, what="its beginning")
             time.sleep(after_s)
             began = time.monotonic()
             abort(desk, run_id)
-            thread.join(60)
+            thread.join(120)
             slow.append((time.monotonic() - began, run_id))
 
     threads = [threading.Thread(target=one_after_another, args=(plan[n::6],)) for n in range(6)]

@@ -13,13 +13,15 @@ import pytest
 
 from shared.errors import PlatformError
 from shared.models import Pause
+from shared.store import pauses
 from tests.rig.bridge import ScriptedHome, running, wait_for
 from tests.rig.worker_process import FAST
 from tests.worker.bridge_desk import BridgeDesk
 from tests.worker.conftest import Desk
+from worker.runs.waiting import Waiting
 
 ROUNDS = 10
-LIMIT_S = 0.4  # of an approval here: a second is the least that the setting takes
+LIMIT_S = 0.4  # of what is asked here: a second is the least that the setting takes
 APPROVAL = {
     "event": "approval.requested", "approval_id": "a1", "command": "rm -rf /x", "description": "delete in root path",
     "pattern_keys": ["delete in root path"], "allow_permanent": True, "choices": ["once", "session", "always", "deny"],
@@ -35,11 +37,9 @@ def home(tmp_path: Path) -> ScriptedHome:
 @pytest.fixture
 def bridge(sqlite_desk: Desk, home: ScriptedHome, monkeypatch: pytest.MonkeyPatch) -> Iterator[BridgeDesk]:
     backend = home.backend(home.settings(**FAST))
-    limits = {"approval_timeout_s": LIMIT_S, "clarify_timeout_s": LIMIT_S}
-    sqlite_desk.context.settings = sqlite_desk.settings.model_copy(update=limits)
     yield BridgeDesk(sqlite_desk, backend, monkeypatch)
     backend.close()
-    assert running(str(home.path)) == []
+    wait_for(lambda: running(str(home.path)) == [], "the end of the child")
 
 
 def at_about(moment: float, act: Callable[..., None], *args: Any, **given: Any) -> threading.Thread:
@@ -60,13 +60,15 @@ def test_of_answers_a_deadline_and_a_stop_at_once_one_wins_and_the_agent_hears_i
     bridge: BridgeDesk, home: ScriptedHome, kind: str
 ) -> None:
     action = "approval_respond" if kind == "approval" else "clarify_respond"
+    limits = {"approval_timeout_s": LIMIT_S, "clarify_timeout_s": LIMIT_S}
+    bridge.desk.context.settings = bridge.desk.settings.model_copy(update=limits)
     home.script(turn=[APPROVAL if kind == "approval" else QUESTION, {"wait_either": [action, "interrupt"]}])
     bridge.desk.start_threads()
     decisions = [{"choice": "once"}, {"choice": "deny"}] if kind == "approval" else [{"answer": "A"}, {"answer": "B"}]
     for _ in range(ROUNDS):
         known = len(home.requests(action))
         run_id = bridge.begin("go")
-        pause = bridge.asked(run_id)
+        (pause,) = bridge.desk.wait(lambda run_id=run_id: pauses_of(bridge, run_id), what="the pause")
         moment = time.monotonic() + random.choice((0.1, LIMIT_S - 0.1))
         acts = [at_about(moment, bridge.answer, pause, **given) for given in decisions]
         if random.random() < 0.5:
@@ -87,17 +89,39 @@ def test_of_answers_a_deadline_and_a_stop_at_once_one_wins_and_the_agent_hears_i
         elif row.state == "withdrawn":
             assert state == "aborted"
             assert not any(each.get("choice", "deny") != "deny" or each.get("answer") for each in heard)
-        resolved = [event for event in bridge.desk.events(run_id) if event.event.endswith(".resolved")]
-        assert {event.data.reason for event in resolved} == {row.state}
+        # a janitor that found the deadline tells it beside the run
+        reasons = bridge.desk.wait(lambda run_id=run_id: resolved_as(bridge, run_id), what="that pages hear of it")
+        assert reasons == {row.state}
+
+
+def pauses_of(bridge: BridgeDesk, run_id: str) -> list[Pause]:
+    """Also those whose deadline is over before anybody looks."""
+    with bridge.desk.look() as db:
+        return list(pauses.of_run(db, run_id))
+
+
+def resolved_as(bridge: BridgeDesk, run_id: str) -> set[str]:
+    return {event.data.reason for event in bridge.desk.events(run_id) if event.event.endswith(".resolved")}
 
 
 def test_an_answer_that_is_only_found_at_the_deadline_counts_and_is_told(
-    bridge: BridgeDesk, home: ScriptedHome
+    bridge: BridgeDesk, home: ScriptedHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever took it could tell neither the pages nor the worker, which looks nowhere here but at its deadline."""
+    is_answered = threading.Event()
+    tick = Waiting.tick
+
+    def tick_at_the_deadline(waiting: Waiting, now: float) -> None:
+        if is_answered.is_set():
+            for each in waiting._open.values():
+                each.due = now
+        tick(waiting, now)
+
+    monkeypatch.setattr(Waiting, "tick", tick_at_the_deadline)
     home.script(turn=[APPROVAL, {"wait_either": ["approval_respond", "interrupt"]}])
     run_id = bridge.begin("go")
     bridge.answer(bridge.asked(run_id), choice="once")
+    is_answered.set()
     assert bridge.ended(run_id) == ("completed", None)
     assert [each["choice"] for each in home.requests("approval_respond")] == ["once"]
     (told,) = [event.data for event in bridge.desk.events(run_id) if event.event == "approval.resolved"]

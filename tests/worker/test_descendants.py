@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tests.rig.bridge_child import processes_with
-from tests.rig.portal import wait_until
+from tests.rig.portal import clean_environ, wait_until
 from worker.backends import launcher
 from worker.backends.bridge.process import lifeline
 
@@ -49,3 +49,23 @@ def test_what_a_process_without_its_first_thread_has_started_is_found(
         agent.kill()
         agent.wait()
     assert agent.pid not in descendants(os.getpid())
+
+
+LATE = """
+    import subprocess
+    from worker.backends.bridge.process import lifeline
+    lifeline.KILL_TRIES_S = 0.0
+    tool = subprocess.Popen(["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"], start_new_session=True)
+    try:
+        lifeline.end_tools()
+        tool.wait(10)
+    finally:
+        tool.kill()
+    print(tool.returncode)
+"""
+
+
+def test_who_stood_still_for_the_time_of_killing_kills_all_the_same() -> None:
+    command = [sys.executable, "-c", textwrap.dedent(LATE)]
+    ran = subprocess.run(command, env=clean_environ(), capture_output=True, text=True, timeout=120)
+    assert ran.stdout.strip() == str(-signal.SIGKILL), ran

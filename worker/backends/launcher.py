@@ -26,6 +26,7 @@ TERM_GRACE_S = 1.5
 SILENCE_S = 60.0
 MAX_LINE_BYTES = 4096  # of that first line: a pipe holds as much, so writing it never waits
 KILL_TRIES_S = 2.0
+KILL_TRIES = 20  # at least: we may stand still for that time
 NOT_STARTED = 127
 PLACEHOLDER = "{launcher}"
 IS_LINUX = sys.platform.startswith("linux")
@@ -97,7 +98,9 @@ class Launcher:
     def _kill_all(self) -> None:
         """Again and again, since what is killed may just have started something."""
         give_up_at = time.monotonic() + KILL_TRIES_S
-        while time.monotonic() < give_up_at:
+        tries = 0
+        while tries < KILL_TRIES or time.monotonic() < give_up_at:
+            tries += 1
             below = descendants(os.getpid()) if IS_LINUX else [] if self._status is not None else [self._command]
             for pid in below:
                 with contextlib.suppress(ProcessLookupError, PermissionError):

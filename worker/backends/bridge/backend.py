@@ -18,6 +18,7 @@ from worker.backends.bridge.manager import BridgeManager
 from worker.backends.bridge.turn import BridgeTurn, Stopper
 
 LOOK_TIMEOUT_S = 1.0  # at what a child holds, for operators
+DROP_TIMEOUT_S = 10.0  # of a session: who asked for it would be told that it was not held
 PING_TIMEOUT_S = 120.0
 PING_TEXT = "Reply with exactly PONG."
 ASIDE_PREFIX = "aside-"  # sessions of nobody: summaries and pings
@@ -164,7 +165,7 @@ class BridgeBackend:
         for child in self._manager.children():
             if child.ready.is_set() and not child.gone.is_set():
                 try:
-                    answer = child.client.request("destroy", session_id=session_id, timeout_s=LOOK_TIMEOUT_S)
+                    answer = child.client.request("destroy", session_id=session_id, timeout_s=DROP_TIMEOUT_S)
                     dropped = dropped or answer.get("destroyed") == 1 or answer.get("deferred") == 1
                 except BackendError:
                     continue  # it does not hold it, or holds nothing any more

@@ -17,6 +17,7 @@ from collections.abc import Callable
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 LOOK_S = 1.0
 KILL_TRIES_S = 0.5
+KILL_TRIES = 10  # at least: we may stand still for that time
 IS_LINUX = sys.platform.startswith("linux")
 
 
@@ -36,7 +37,9 @@ def end_tools() -> None:
     """Kill all processes below this one. What has no parent any more is out of reach here: the worker's launcher gets
     it."""
     give_up_at = time.monotonic() + KILL_TRIES_S
-    while IS_LINUX and time.monotonic() < give_up_at:
+    tries = 0
+    while IS_LINUX and (tries < KILL_TRIES or time.monotonic() < give_up_at):
+        tries += 1
         below = descendants(os.getpid())
         for pid in below:
             with contextlib.suppress(ProcessLookupError, PermissionError):
