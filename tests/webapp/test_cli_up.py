@@ -270,7 +270,7 @@ def test_sigterm_ends_everything_in_order_and_keeps_the_data() -> None:
         # What was seen so is so, however seldom the watcher came to look.
         assert not [pair for pair in outlived if pair[0] == "redis"]
         assert ("web", "worker") not in outlived
-        assert not any(is_alive(pid) for pid in pids)
+        wait_until(lambda: not any(is_alive(pid) for pid in pids), what="the end of all processes")
         assert portal.data_dir is not None
         assert not (portal.data_dir / "running.json").exists()
 
@@ -292,7 +292,7 @@ def test_it_says_how_many_turns_it_waits_for_and_a_second_ctrl_c_ends_them_at_on
         portal.process.send_signal(signal.SIGINT)
         assert portal.process.wait(120) == 0
         assert time.monotonic() - began < 50, "it waits for 60 s where nobody is in a hurry"
-        assert not any(is_alive(pid) for pid in pids)
+        wait_until(lambda: not any(is_alive(pid) for pid in pids), what="the end of all processes")
 
 
 # ---- secrets and places
