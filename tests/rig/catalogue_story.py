@@ -45,6 +45,7 @@ def without_hermes(worker_id: str = "hel-1", why: str = "No Hermes was found on 
 
 
 def story_facts() -> list[WorkerFacts]:
+    now = clock.now().replace(microsecond=0)
     ready = {"state": "ready", "version": "0.19.0", "sessions": 4, "busy": 1, "memory_mb": 212.4}
     keys = {"OPENROUTER_API_KEY": True, "NOUS_API_KEY": False}
     one = [
@@ -54,7 +55,10 @@ def story_facts() -> list[WorkerFacts]:
         ProfileFacts(profile="legal", state="missing", why="Its home is not there."),
     ]
     other = [ProfileFacts(profile=None, state="idle"), ProfileFacts(profile="research", state="starting")]
-    return [worker_facts("hel-1", profiles=one, keys=keys), worker_facts("hel-2", profiles=other, keys=keys)]
+    return [
+        worker_facts(name, profiles=profiles, keys=keys, looked_at=now)
+        for name, profiles in (("hel-1", one), ("hel-2", other))
+    ]
 
 
 def tell_story(factory: sessionmaker[Session], owner: User, folder: Path) -> None:

@@ -1,5 +1,6 @@
 """A whole portal: `portal up` as a process, with a data directory of its own and a free port."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -97,7 +98,8 @@ class Portal:
             env=self.environ, cwd="/", text=True, bufsize=1,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
-        threading.Thread(target=self._read, args=(process,), daemon=True).start()
+        self._reader = threading.Thread(target=self._read, args=(process,), daemon=True)
+        self._reader.start()
         return process
 
     def _read(self, process: "subprocess.Popen[str]") -> None:
@@ -120,7 +122,7 @@ class Portal:
         def heard() -> dict[str, Any] | None:
             found = self.said(event)
             if len(found) < count and self.process.poll() is not None:
-                time.sleep(0.2)  # the reader may be a line behind
+                self._reader.join(60)  # it may be a line behind
                 assert len(self.said(event)) >= count, f"it ended without {event}:\n{self.output()}"
             return found[count - 1] if len(found) >= count else None
 
@@ -169,6 +171,14 @@ class Portal:
         top = psutil.Process(self.process.pid)
         return [top.pid, *(each.pid for each in top.children(recursive=True))]
 
+    def all_arguments(self) -> list[str]:
+        """The command line of each of them."""
+        found = []
+        for pid in self.all_pids():
+            with contextlib.suppress(psutil.NoSuchProcess):  # some look for something and end
+                found.append(" ".join(psutil.Process(pid).cmdline()))
+        return found
+
     def kill(self, role: str) -> int:
         """kill -9 of one child; its process id."""
         pid = self.pid(role)
@@ -186,6 +196,7 @@ class Portal:
     def start_again(self) -> None:
         """After a stop: the same data directory, a new process."""
         assert self.process.poll() is not None
+        self._reader.join(60)
         self.events.clear()
         self.process = self._start()
         self.wait_ready()

@@ -1,5 +1,6 @@
 """The real web process: gunicorn with `webapp.wsgi` on a free port of 127.0.0.1, against a database and a Redis."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -58,7 +59,7 @@ class WebProcess:
                 [sys.executable, "-m", "gunicorn", "-c", "python:webapp.gunicorn_conf", self._app],
                 cwd=REPOSITORY, env=self._environ, stdout=log, stderr=log,
             )  # fmt: skip
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while not self._answers():
             assert self.process.poll() is None, f"gunicorn ended:\n{self.log()}"
             assert time.monotonic() < deadline, f"gunicorn does not answer:\n{self.log()}"
@@ -77,7 +78,8 @@ class WebProcess:
         assert self.process is not None
         family = [self.process.pid, *(child.pid for child in self.workers())]
         for pid in family:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # a worker dies with its master
+                os.kill(pid, signal.SIGKILL)
         self.process.wait()
 
     def workers(self) -> list[psutil.Process]:
@@ -97,7 +99,7 @@ class WebProcess:
 
     def _answers(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.url}/healthz", timeout=10) as answer:
+            with urllib.request.urlopen(f"{self.url}/healthz", timeout=60) as answer:
                 return bool(answer.status == 200)
         except urllib.error.HTTPError:
             return True

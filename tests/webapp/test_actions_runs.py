@@ -3,6 +3,7 @@
 import sqlite3
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from tests.factories import a_queued_run, a_run, a_session
 from tests.rig.redis_server import RedisServer
 from tests.rig.web import Web, WebMaker
 from tests.webapp.told import events, names, notes, task_ids, tasks
-from webapp import relay_breaker
+from webapp import relay_breaker, throttle
 from webapp.actions import runs as actions
 from webapp.auth import Principal
 
@@ -175,8 +176,11 @@ def test_a_full_queue_says_so(make_web: WebMaker) -> None:
         assert len(runs.queue(db, mine.id)) == 3
 
 
-def test_submits_are_limited_per_user(make_web: WebMaker) -> None:
+def test_submits_are_limited_per_user(make_web: WebMaker, monkeypatch: pytest.MonkeyPatch) -> None:
     """S36."""
+    now = time.time()
+    clock = SimpleNamespace(time=lambda: now, monotonic=time.monotonic)  # no minute ends meanwhile
+    monkeypatch.setattr(throttle, "time", clock)
     mine = Mine(make_web(PORTAL_SUBMITS_PER_MINUTE="5"))
     for _ in range(5):
         mine.submit()
@@ -226,6 +230,13 @@ def test_content_blocks_are_kept_and_their_text_is_shown(mine: Mine) -> None:
 # ---- without Redis, without the database
 
 
+@pytest.fixture
+def no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long a machine takes for a refusal, Redis is asked again at once."""
+    monkeypatch.setattr(relay_breaker, "SLOW_S", 600.0)
+
+
+@pytest.mark.usefixtures("no_rest")
 def test_without_redis_a_turn_is_accepted_and_sent_later(make_web: WebMaker) -> None:
     """C8: the page hears of it by a snapshot, the janitor sends the task."""
     server = RedisServer()
@@ -248,6 +259,7 @@ def test_without_redis_a_turn_is_accepted_and_sent_later(make_web: WebMaker) -> 
         server.close()
 
 
+@pytest.mark.usefixtures("no_rest")
 def test_a_lost_event_makes_the_next_one_begin_a_new_epoch(make_web: WebMaker) -> None:
     """So that pages which missed it take a snapshot (RELIABILITY 3), also when Redis kept its data."""
     server = RedisServer("--appendonly", "yes")
@@ -530,12 +542,17 @@ def test_a_frozen_redis_slows_one_request_and_not_all(make_web: WebMaker, monkey
     try:
         mine.submit("before")
         server.pause()
-        first = mine.submit("the one that finds out")
-        begun = time.monotonic()
-        later = [mine.submit("more"), mine.submit("and more")]
-        actions.abort(mine.web.context, mine.me, mine.id, first.run_id)
-        assert time.monotonic() - begun < SOCKET_TIMEOUT_S - 0.5
-        assert all(done.created for done in later)
+        found_out = [mine.submit("the one that finds out"), mine.submit("and another one")]
+
+        def took_s(first: actions.Submitted) -> float:
+            begun = time.monotonic()
+            later = [mine.submit("more"), mine.submit("and more")]
+            actions.abort(mine.web.context, mine.me, mine.id, first.run_id)
+            assert all(done.created for done in later)
+            return time.monotonic() - begun
+
+        # Asked in vain it would take as long each time; a machine that stands still does so once.
+        assert any(took_s(first) < SOCKET_TIMEOUT_S - 0.5 for first in found_out)
     finally:
         server.close()
 

@@ -124,10 +124,17 @@ def test_killed_between_commit_and_publish_the_resend_finds_the_run(
 
 def test_a_stop_is_clean_and_quick(database: str, redis_server: RedisServer, tmp_path: Path) -> None:
     process = WebProcess(database_url=database, redis_url=redis_server.url, data_dir=tmp_path)
+
+    def stopped_in() -> float:
+        with socket.create_connection(("127.0.0.1", process.port)):  # as a browser opens one in advance
+            return process.stop()
+
     try:
-        idle = socket.create_connection(("127.0.0.1", process.port))  # a kept-alive connection without a request
-        assert process.stop() < 12
-        idle.close()
+        took = [stopped_in()]
+        while min(took) > 6 and len(took) < 4:  # a machine that stands still does so once
+            process.start()
+            took.append(stopped_in())
+        assert min(took) <= 6
         lines = [json.loads(line) for line in process.log().splitlines() if line.startswith("{")]
         assert all(line["level"] not in ("error", "warning") for line in lines), process.log()
     finally:
@@ -215,13 +222,23 @@ def test_on_a_full_disk_a_submit_answers_507_and_nothing_half_is_left(make_web: 
     assert program.submit(session_id, "x" * 400_000, key="k1").status_code == 202
 
 
-def test_more_page_views_at_once_than_connections_all_succeed(make_web: WebMaker, postgres: PostgresRig) -> None:
-    """Each view holds a connection and takes another one for the snapshot: they must not wait for each other."""
+def test_more_page_views_at_once_than_connections_all_succeed(
+    make_web: WebMaker, postgres: PostgresRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each view holds a connection and takes another one for the snapshot: they must not wait for each other. Those
+    that do would wait for any time; those that do not need a while on a slow machine."""
+    for module in ("shared.database", "webapp.context"):
+        monkeypatch.setattr(f"{module}.POOL_TIMEOUT_S", 120.0)
     url = postgres.new_database()
     migrate(url)
     web = make_web(database_url=url)
+    event.listen(web.context.engine, "do_connect", _with_patience)
     session_id = web.program(web.admin).new_session()
     browsers = [web.browser(web.admin) for _ in range(100)]
     with ThreadPoolExecutor(len(browsers)) as pool:
         codes = set(pool.map(lambda browser: browser.get(f"/chat/{session_id}").status_code, browsers))
     assert codes == {200}, "who waits for the others in vain is refused"
+
+
+def _with_patience(_dialect: Any, _record: Any, _args: Any, given: dict[str, Any]) -> None:
+    given["connect_timeout"] = 120

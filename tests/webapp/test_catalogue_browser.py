@@ -85,7 +85,7 @@ def test_a_bridge_chat_is_begun_by_keyboard_alone(watched: Watched, portal: Port
         page.keyboard.press("ArrowUp")
         page.keyboard.press("Enter")
         page.wait_for_url("**/chat?source=cli")
-        assert page.evaluate("document.activeElement.id") == "text"
+        page.wait_for_selector("#text:focus")
         page.keyboard.type("Hello")
         page.keyboard.press("Enter")
         page.wait_for_selector("#turns .turn--user")
@@ -98,7 +98,7 @@ def test_the_usual_chat_is_one_click(watched: Watched, portal: Portal) -> None:
     page = go(watched.page, portal, "/profiles")
     page.get_by_label("New chat", exact=True).first.click()
     page.wait_for_url("**/chat")
-    assert page.evaluate("document.activeElement.id") == "text"
+    page.wait_for_selector("#text:focus")
 
 
 def test_on_a_phone_the_menu_opens_in_the_drawer_and_fits(
@@ -136,6 +136,7 @@ def open_skills(page: Page) -> None:
     page.locator(".pick-skill summary").focus()
     page.keyboard.press("Enter")
     page.wait_for_selector(".skill")
+    page.wait_for_selector("#skill-filter:focus")
 
 
 def picked(page: Page) -> str:
@@ -147,7 +148,6 @@ def test_a_skill_is_found_and_chosen_by_keyboard_and_goes_with_the_turn(watched:
     page = go(watched.page, portal, f"/chat/{session_id}")
     page.wait_for_selector('#connection[data-conn="live"]')
     open_skills(page)
-    assert page.evaluate("document.activeElement.id") == "skill-filter"
     assert page.locator(".skill").count() == 4
     page.keyboard.type("what TRANS")
     assert page.locator(".skill:not([hidden])").all_inner_texts() == [
@@ -227,10 +227,11 @@ def test_a_wrong_form_keeps_what_was_typed_and_has_the_focus_where_it_is_wrong(
     page.fill("#f-name", "fine-name")
     page.fill("#f-model", "has a space")
     page.fill("#f-context_window", "131072")
-    page.keyboard.press("Enter")
+    with page.expect_console_message(lambda message: "status of 400" in message.text):
+        page.keyboard.press("Enter")
     page.wait_for_selector("#f-model-fault")
     watched.errors[:] = [error for error in watched.errors if "status of 400" not in error]
-    assert page.evaluate("document.activeElement.id") == "f-model"
+    page.wait_for_selector("#f-model:focus")
     assert page.input_value("#f-name") == "fine-name"
     assert page.input_value("#f-model") == "has a space"
     assert page.input_value("#f-context_window") == "131072"
@@ -240,12 +241,19 @@ def test_a_wrong_form_keeps_what_was_typed_and_has_the_focus_where_it_is_wrong(
     assert "mended" in page.inner_text(".entries")
 
 
+NOTICES_STAY = (
+    "const later = setTimeout; setTimeout = (act, ms, ...given) => later(act, ms === 6e3 ? 6e8 : ms, ...given)"
+)
+"""They go by themselves after six seconds, which is soon on a busy machine."""
+
+
 def test_a_permission_is_revoked_by_keyboard(watched: Watched, portal: Portal) -> None:
     with transaction(portal.factory) as db:
         approval_grants.add(
             db, profile=None, pattern_key="sudo", user=users.get(db, portal.owner.id), description="asks for root",
             command="sudo  rm -r /x", reason="a scratch machine",
         )  # fmt: skip
+    watched.context.add_init_script(NOTICES_STAY)
     page = go(watched.page, portal, "/profiles/default")
     assert page.inner_text("#allowed pre") == "sudo  rm -r /x"
     page.get_by_role("button", name="Revoke: Asks for root").focus()

@@ -373,7 +373,7 @@ def test_providers_are_the_gateway_and_the_installed_hermes_or_why_there_is_none
 
 def beat(redis: RedisServer, worker_id: str = "a", **told: Any) -> None:
     facts = WorkerFacts(worker_id=worker_id, host="w1", pid=1, started_at=clock.now(), **told)
-    Presence(connect_url(redis.url), Keys()).beat_worker(facts)
+    Presence(connect_url(redis.url), Keys(), ttl_s=3_600).beat_worker(facts)
 
 
 def test_a_redis_that_evicts_is_refused_by_doctor_and_by_a_worker(migrated: Environ) -> None:

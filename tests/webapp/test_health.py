@@ -24,7 +24,7 @@ def own_redis() -> object:
 
 def beat(web: Web, **told: Any) -> None:
     facts = WorkerFacts(worker_id="w1", host="h", pid=1, started_at="2026-01-02T03:04:05Z", **told)
-    Presence(web.context.redis, web.context.keys).beat_worker(facts)
+    Presence(web.context.redis, web.context.keys, ttl_s=3_600).beat_worker(facts)
 
 
 def ready(web: Web, query: str = "") -> tuple[int, list[str]]:

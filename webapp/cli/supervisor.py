@@ -35,6 +35,7 @@ PREPARE_TIMEOUT_S = 600.0  # a migration of a large database
 FIRST_PAGE_AGAIN_S = 0.2
 FIRST_PAGE_PATIENCE_S = 15.0
 COUNT_EVERY_S = 3.0
+COUNT_LIMIT_S = 30.0  # it is a Python of its own, which a busy machine starts slowly
 WORKER_EXTRA_S = 15.0  # after its grace a worker still closes its runs as interrupted
 WEB_GRACE_S = 12.0  # gunicorn's own graceful_timeout is 10
 SHORT_GRACE_S = 5.0
@@ -307,7 +308,7 @@ class Supervisor:
     async def _say_what_it_waits_for(self, worker_pid: int | None) -> None:
         said: int | None = None
         while worker_pid is not None:
-            code, lines = await run_once(self._python("webapp.cli.turn_count", str(worker_pid)), SHORT_GRACE_S)
+            code, lines = await run_once(self._python("webapp.cli.turn_count", str(worker_pid)), COUNT_LIMIT_S)
             count = int(lines[-1]) if code == 0 and lines and lines[-1].isdigit() else 0
             if count and count != said:
                 turns = "1 turn" if count == 1 else f"{count} turns"

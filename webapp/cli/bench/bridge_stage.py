@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 from webapp.cli.bench import straight_agent, stub_model
-from webapp.cli.bench.stage import BenchError, Stage, line_with
+from webapp.cli.bench.stage import START_LIMIT_S, BenchError, Stage, line_with
 
 HOW_TO_GET = (
     "install it in a venv of its own (python -m venv hermes; hermes/bin/pip install hermes-agent) and give its python: "
@@ -34,7 +34,7 @@ class BridgeStage(Stage):
 
     def _start_agent(self) -> dict[str, str]:
         model = self._spawn([sys.executable, "-m", stub_model.__name__], {})
-        self.model = str(json.loads(line_with(model, re.compile(r"\{"), 15))["base_url"])
+        self.model = str(json.loads(line_with(model, re.compile(r"\{"), START_LIMIT_S))["base_url"])
         home = self.folder / "hermes"
         home.mkdir()
         config = CONFIG.format(model=stub_model.MODEL, base_url=self.model, context=stub_model.CONTEXT)

@@ -1,10 +1,11 @@
 """What a bench is measured on: a whole portal and a demo gateway of its own, in a folder that is thrown away."""
 
+import contextlib
 import json
 import os
+import queue
 import re
 import secrets
-import select
 import shutil
 import signal
 import subprocess
@@ -30,6 +31,7 @@ ROLES = {
     "celery": "worker",
 }
 """What marks the command line of each process, tried in this order."""
+START_LIMIT_S = 120.0
 ADDRESS = re.compile(r"http://127\.0\.0\.1:\d+")
 
 
@@ -55,7 +57,7 @@ class Stage:
         """Start what answers; the settings by which the portal finds it."""
         key = secrets.token_hex(16)
         demo = self._spawn([sys.executable, "-m", "worker.backends.demo"], {"PORTAL_DEMO_KEY": key})
-        self.gateway = str(json.loads(line_with(demo, re.compile(r"\{"), 15))["url"])
+        self.gateway = str(json.loads(line_with(demo, re.compile(r"\{"), START_LIMIT_S))["url"])
         self._gateway_headers = {"Authorization": f"Bearer {key}"}
         return {"HERMES_GATEWAY_URL": self.gateway, "HERMES_GATEWAY_KEY": key}
 
@@ -69,12 +71,12 @@ class Stage:
         }
         began = time.monotonic()
         self._portal = self._spawn([sys.executable, "-m", "webapp.cli.main", "up", "--port", "0"], environment)
-        match = ADDRESS.search(line_with(self._portal, ADDRESS, 30))
+        match = ADDRESS.search(line_with(self._portal, ADDRESS, START_LIMIT_S))
         assert match is not None
         self.address = match[0]
-        self._wait_for("/chat", 30)
+        self._wait_for("/chat", START_LIMIT_S)
         self.start_s = time.monotonic() - began
-        self._wait_for("/readyz", 60)
+        self._wait_for("/readyz", START_LIMIT_S)
 
     def _spawn(self, command: list[str], environment: dict[str, str]) -> subprocess.Popen[str]:
         process = subprocess.Popen(
@@ -122,7 +124,10 @@ class Stage:
         """The same for web, worker, beat, redis and the supervisor."""
         spent: dict[str, float] = defaultdict(float)
         for process in self.portal_processes():
-            times, command = process.cpu_times(), " ".join(process.cmdline())
+            try:
+                times, command = process.cpu_times(), " ".join(process.cmdline())
+            except psutil.NoSuchProcess:  # it has just ended
+                continue
             role = next((role for mark, role in ROLES.items() if mark in command), "supervisor")
             spent[role] += times.user + times.system
         return spent
@@ -156,27 +161,23 @@ class Stage:
 
 def line_with(process: subprocess.Popen[str], pattern: re.Pattern[str], limit_s: float) -> str:
     """The first line of output that matches; the output goes on being read, so that the process never blocks."""
-    assert process.stdout is not None
-    deadline = time.monotonic() + limit_s
-    heard: list[str] = []
-    while time.monotonic() < deadline:
-        ready, _, _ = select.select([process.stdout], [], [], 0.2)
-        if not ready:
-            continue
-        line = process.stdout.readline()
-        if not line:
-            break
-        heard.append(line)
-        if pattern.search(line):
-            _drain(process)
-            return line
-    raise BenchError("it did not start: " + " | ".join(line.strip() for line in heard[-5:]))
+    lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    is_found = threading.Event()
 
-
-def _drain(process: subprocess.Popen[str]) -> None:
     def read() -> None:
         assert process.stdout is not None
-        for _ in process.stdout:
-            pass
+        for line in process.stdout:
+            if not is_found.is_set():
+                lines.put(line)
+        lines.put(None)
 
     threading.Thread(target=read, daemon=True).start()
+    deadline = time.monotonic() + limit_s
+    heard: list[str] = []
+    with contextlib.suppress(queue.Empty):
+        while (line := lines.get(timeout=max(0.0, deadline - time.monotonic()))) is not None:
+            if pattern.search(line):
+                is_found.set()
+                return line
+            heard.append(line)
+    raise BenchError("it did not start: " + " | ".join(line.strip() for line in heard[-5:]))

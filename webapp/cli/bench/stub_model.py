@@ -78,10 +78,12 @@ class StubModel:
         asked = {"text": text, "asked_at_ns": asked_at_ns, "left_at_ns": None}
         self._asked.append(asked)
         gone = asyncio.ensure_future(reader.read(1))
+        has_left = True  # also where a write finds it before the read does
         try:
             await _say(writer, text, gone)
+            has_left = gone.done()
         finally:
-            if gone.done():
+            if has_left:
                 asked["left_at_ns"] = time.time_ns()
             gone.cancel()
 
