@@ -1,5 +1,6 @@
 """A real web process with its database and Redis, and the hands of a program on its sockets."""
 
+import contextlib
 import json
 import urllib.request
 from collections.abc import Iterator
@@ -77,9 +78,13 @@ def hear(ws: websocket.WebSocket) -> dict[str, Any]:
 def closed_with(ws: websocket.WebSocket) -> int | None:
     """The close code, after whatever was still on its way."""
     while True:
-        opcode, data = ws.recv_data()
-        if opcode == websocket.ABNF.OPCODE_CLOSE:
-            return int.from_bytes(data[:2], "big") if len(data) >= 2 else None
+        frame = ws.recv_frame()
+        if frame.opcode == websocket.ABNF.OPCODE_CLOSE:
+            with contextlib.suppress(OSError):  # the other side may wait for no answer
+                ws.send_close()
+            return int.from_bytes(frame.data[:2], "big") if len(frame.data) >= 2 else None
+        if frame.opcode == websocket.ABNF.OPCODE_PING:
+            ws.pong(frame.data)
 
 
 def get(url: str) -> int:

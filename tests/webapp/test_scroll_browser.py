@@ -9,10 +9,10 @@ from playwright.sync_api import Page
 from shared.models import Run
 from shared.protocol import events as e
 from shared.run_state import RunState
-from tests.rig.chromium import FLAGS, Chromium, Watched, executable
+from tests.rig.chromium import FLAGS, PATIENCE_MS, Chromium, Watched, executable
 from tests.webapp.live_portal import Portal
 from tests.webapp.page_rig import Story, event, text, tool, tool_done
-from tests.webapp.test_page_browser import AT_ITS_END, go
+from tests.webapp.test_page_browser import AT_ITS_END, KNOWN_ZONE, LEAVE_THE_END, go
 
 TOP = "document.getElementById('scroll').scrollTop"
 SEEN = """selector => {
@@ -40,21 +40,21 @@ def story(portal: Portal) -> Story:
     return made
 
 
-def sized(chromium: Chromium, **context: Any) -> Iterator[Watched]:
-    with chromium.page(**context) as made:
+def sized(chromium: Chromium, portal: Portal, **context: Any) -> Iterator[Watched]:
+    with chromium.page(cookies=KNOWN_ZONE, url=portal.web.url, **context) as made:
         yield made
         assert made.violations() == []
         assert made.errors == []
 
 
 @pytest.fixture
-def wide(chromium: Chromium) -> Iterator[Watched]:
-    yield from sized(chromium, **WIDE)
+def wide(chromium: Chromium, portal: Portal) -> Iterator[Watched]:
+    yield from sized(chromium, portal, **WIDE)
 
 
 @pytest.fixture
-def either(chromium: Chromium, size: dict[str, Any]) -> Iterator[Watched]:
-    yield from sized(chromium, **size)
+def either(chromium: Chromium, portal: Portal, size: dict[str, Any]) -> Iterator[Watched]:
+    yield from sized(chromium, portal, **size)
 
 
 def ask(portal: Portal, story: Story) -> Run:
@@ -111,7 +111,7 @@ def leave_the_end(page: Page) -> None:
     page.wait_for_function(AT_ITS_END)
     page.locator(".fold summary").first.click()
     page.wait_for_selector(".fold > details[open] .tool")
-    page.evaluate("document.getElementById('scroll').scrollTop = 0")
+    page.evaluate(LEAVE_THE_END, 0)
     page.wait_for_selector("#jump:not([hidden])")
 
 
@@ -151,7 +151,7 @@ def test_the_way_to_the_end_says_that_somebody_is_needed_there(either: Watched, 
     page.click("#jump")
     page.wait_for_function(SEEN, arg=".ask .btns")
     page.wait_for_selector("#jump", state="hidden")
-    page.evaluate("document.getElementById('scroll').scrollTop -= 100")  # still to be seen
+    page.evaluate(LEAVE_THE_END, -100)  # still to be seen
     page.wait_for_selector("#jump:not([hidden])")
     assert page.locator("#jump .need-word").is_hidden()
 
@@ -162,10 +162,11 @@ def test_the_way_to_the_end_says_that_somebody_is_needed_there(either: Watched, 
 def test_a_scrollbar_that_appears_moves_nothing_sideways(chromium: Chromium, portal: Portal) -> None:
     """In a browser that shows its scrollbars; those of the other tests take no room."""
     browser = chromium.browser.browser_type.launch(
-        executable_path=executable(), args=FLAGS, ignore_default_args=["--hide-scrollbars"]
+        executable_path=executable(), args=FLAGS, ignore_default_args=["--hide-scrollbars"], timeout=2 * PATIENCE_MS
     )
     try:
-        page = browser.new_page()
+        page = browser.new_page(timezone_id="UTC")
+        page.set_default_timeout(PATIENCE_MS)
         page.goto(f"{portal.web.url}/chat/{portal.new_session()}")
         lefts = []
         for length in ("0px", "3000px"):

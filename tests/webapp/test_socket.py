@@ -32,6 +32,7 @@ def test_five_cuts_in_one_turn(portal: Portal) -> None:
     for n in range(300):
         turn.say(f"word {n} ")
         if n % 60 == 30:
+            page.wait(lambda p, n=n: (p.connects, p.seq) == (1 + n // 60, turn.seq))  # it is back
             page.cut()
         if n % 25 == 0:
             turn.save()

@@ -1,5 +1,6 @@
 """What clients send to `/chat-run` that they should not: each gets an answer, and nobody else notices."""
 
+import contextlib
 import json
 import socket
 
@@ -67,7 +68,8 @@ def test_a_frame_over_the_limit_closes_with_1009(portal: Portal) -> None:
     """S35."""
     for size in (1_100_000, 4_000_000):
         ws = portal.dial()
-        ws.send("x" * size)
+        with contextlib.suppress(OSError):  # who is slow to send finds it closed before the end
+            ws.send("x" * size)
         assert closed_with(ws) == 1009
         ws.close()
 
