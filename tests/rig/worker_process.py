@@ -1,5 +1,6 @@
 """Real Celery workers, each in a process group of its own, to be killed, paused and asked to stop."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -92,7 +93,8 @@ class WorkerProcess:
 
     def kill_group(self) -> None:
         """kill -9 of everything that it started, too."""
-        os.killpg(self.process.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
     def pause(self) -> None:
