@@ -47,7 +47,7 @@ class WorkerProcess:
         wait: bool = True,
     ) -> None:
         self._role = role
-        self._folder = tempfile.TemporaryDirectory(prefix="portal-worker-")
+        self._folder = tempfile.TemporaryDirectory(prefix="portal-worker-", ignore_cleanup_errors=True)
         self._log_path = Path(self._folder.name) / "log"
         arguments = ["--quiet", "--app", app, role, *(WORKER_ARGUMENTS if role == "worker" else ())]
         with self._log_path.open("wb") as log:

@@ -189,7 +189,8 @@ def test_an_append_of_unknown_outcome_is_not_repeated(frail_desk: Desk, own_redi
     hasty.redis.connection_pool.connection_kwargs["socket_timeout"] = 0.5
     run_id = desk.submit(desk.session(), [WORDS, END])
     thread = desk.start(run_id, hasty)
-    desk.wait(lambda: len(desk.seen_text(run_id)) > 100, what="some text")
+    desk.wait(lambda: desk.turns(run_id), what="the turn")
+    desk.wait(lambda: len(desk.answer(run_id).content) > 100, what="some text")
     own_redis.pause()
     desk.wait(lambda: hasty.log._doubtful, what="an append without an answer")
     own_redis.resume()
