@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from celery import Celery
-from sqlalchemy import select
+from sqlalchemy import select, update
+from sqlalchemy.exc import OperationalError
 
 from shared import task_names
-from shared.errors import Unavailable
 from shared.models import Run
 from shared.run_state import RunState
 from shared.store import catalogue, chat_sessions, pauses
@@ -60,9 +60,13 @@ class Shop:
         def is_free() -> bool:
             worker.pause()
             try:
-                with self.desk.db() as db:
-                    db.execute(select(Run.id).where(Run.id == run_id).with_for_update(nowait=True))
-            except Unavailable:
+                with self.desk.context.engine.connect() as connection:  # what it does is rolled back
+                    if connection.dialect.name == "sqlite":
+                        connection.exec_driver_sql("PRAGMA busy_timeout = 100")  # long before its lease is over
+                    else:
+                        connection.execute(select(Run.id).where(Run.id == run_id).with_for_update(nowait=True))
+                    connection.execute(update(Run).where(Run.id == run_id).values(fence=Run.fence))
+            except OperationalError:
                 worker.resume()
                 return False
             return True
