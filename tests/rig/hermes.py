@@ -130,7 +130,9 @@ class HermesGateway:
     def limit_approvals(self, seconds: int) -> None:
         """How long it waits for an approval; read anew with each request."""
         config = CONFIG.format(model=self.model.base_url, approval_limit_s=seconds)
-        (self.home / "config.yaml").write_text(config, encoding="utf-8")
+        new = self.home / "config.yaml.new"
+        new.write_text(config, encoding="utf-8")
+        new.replace(self.home / "config.yaml")  # at once: it may be reading
 
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + START_S

@@ -1,5 +1,6 @@
 """Real Celery workers, each in a process group of its own, to be killed, paused and asked to stop."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -46,7 +47,7 @@ class WorkerProcess:
         wait: bool = True,
     ) -> None:
         self._role = role
-        self._folder = tempfile.TemporaryDirectory(prefix="portal-worker-")
+        self._folder = tempfile.TemporaryDirectory(prefix="portal-worker-", ignore_cleanup_errors=True)
         self._log_path = Path(self._folder.name) / "log"
         arguments = ["--quiet", "--app", app, role, *(WORKER_ARGUMENTS if role == "worker" else ())]
         with self._log_path.open("wb") as log:
@@ -92,7 +93,8 @@ class WorkerProcess:
 
     def kill_group(self) -> None:
         """kill -9 of everything that it started, too."""
-        os.killpg(self.process.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
     def pause(self) -> None:

@@ -1,20 +1,24 @@
 """A worker without Celery: the context of a process, its runs driven by calling `execute` in threads of the test."""
 
+import itertools
 import json
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from celery import Celery
 
+from shared import ids
 from shared import settings as portal_settings
 from shared.database import migrate, transaction
 from shared.models import ChatMessage, Pause, Run
 from shared.protocol.events import AnyEvent
 from shared.relay.event_log import Cursor, event_of
+from shared.relay.presence import Presence
 from shared.run_state import FINAL
 from shared.store import chat_sessions, messages, pauses, users
 from shared.store import runs as run_store
@@ -27,6 +31,7 @@ from tests.rig.redis_server import RedisServer
 from tests.rig.worker_process import FAST
 from tests.worker.scripted_backend import EFFECTS, ScriptedBackend, serve
 from worker.backends import registry
+from worker.context import WorkerContext
 from worker.lifecycle import Process, make_context
 from worker.runs.execute import execute
 
@@ -40,6 +45,7 @@ class Desk:
         self.settings = portal_settings.load({"PORTAL_DATA_DIR": str(folder), **environ}, cwd=folder)
         self.backend = ScriptedBackend()
         self.sent: list[tuple[str, str]] = []  # run id, queue
+        self.contexts: list[WorkerContext] = []
         self.processes: list[Process] = []
         self.threads: list[threading.Thread] = []
         self.context = self.new_context("worker-a")
@@ -47,10 +53,12 @@ class Desk:
         with self.db() as db:
             self.user_id = factories.a_user(db, login="ada").id
 
-    def new_context(self, worker_id: str) -> Any:
+    def new_context(self, worker_id: str) -> WorkerContext:
         """Another worker, as far as anybody can see."""
         context = make_context(self.settings, Celery("nobody"), worker_id)
         context.send_task = lambda run_id, queue, labels: self.sent.append((run_id, queue))
+        context.presence = Presence(context.redis, context.keys, ttl_s=3600)  # no heartbeat ends while a test is slow
+        self.contexts.append(context)
         return context
 
     def start_threads(self, context: Any = None) -> Process:
@@ -170,8 +178,7 @@ class Desk:
 
     def close(self) -> None:
         self.backend.released.set()
-        contexts = [self.context, *(process.context for process in self.processes)]
-        for context in contexts:
+        for context in self.contexts:
             context.draining.set()
             for live in context.live_runs.all():
                 live.shut_down()
@@ -180,7 +187,7 @@ class Desk:
             assert not thread.is_alive(), "a run that does not end"
         for process in self.processes:
             process.close()
-        for context in contexts:
+        for context in self.contexts:
             context.engine.dispose()
 
 
@@ -201,6 +208,13 @@ def child(model: ScriptedModel) -> Iterator[BridgeChild]:
 
 
 @pytest.fixture
+def patience_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever reads a gateway's stream finds at each look that 50 s have gone by."""
+    clock = SimpleNamespace(monotonic=itertools.count(0, 50).__next__)
+    monkeypatch.setattr("worker.backends.gateway.patience.time", clock)
+
+
+@pytest.fixture
 def desk(
     database_url: str, redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Desk]:
@@ -216,7 +230,14 @@ def sqlite_desk(redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.M
 
 def a_desk(url: str, redis_url: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
     migrate(url)
-    environ = {"DATABASE_URL": url, "REDIS_URL": redis_url, EFFECTS: str(folder / "effects.log"), **FAST}
+    environ = {
+        "DATABASE_URL": url,
+        "REDIS_URL": redis_url,
+        # a mailbox that the test before this one has just closed may listen for a second more
+        "PORTAL_REDIS_PREFIX": f"desk-{ids.new_id()[:12]}:",
+        EFFECTS: str(folder / "effects.log"),
+        **FAST,
+    }
     monkeypatch.setenv(EFFECTS, environ[EFFECTS])
     monkeypatch.setitem(registry.SOURCES, "api_server", registry.SOURCES["api_server"])
     desk = Desk(environ, folder)

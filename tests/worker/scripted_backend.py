@@ -1,15 +1,17 @@
 """A backend that does what the turn's own text says: a JSON list of steps. In process, so no gateway is in the way.
 
-Steps: {"text"|"reasoning": str, "times": n, "every_s": s}, {"status": str}, {"tool": name, "id", "arguments", "result",
-"error", "takes_s"}, {"approval": command, "choices"}, {"clarify": question}, {"withdraw": key}, {"sleep": s},
-{"deaf": s} (does not stop, but for the end of the test), {"block": true} (until it is stopped), {"alive": n}
-(keepalives), {"usage": {...}}, {"todos": [...]}, {"raise": error class, "message"}, {"refuse": n}
-(the first n tries), {"kill": true} (its process, before anything is sent), {"cut": true} (the stream just ends). A text
-that is no such list is answered with itself.
+Steps: {"text"|"reasoning": str, "times": n, "every_s": s, "until_enough": true (again and again until the test has seen
+`enough`)}, {"status": str}, {"tool": name, "id", "arguments", "result", "error", "takes_s"}, {"approval": command,
+"choices"}, {"clarify": question}, {"withdraw": key}, {"sleep": s}, {"deaf": s} (does not stop, but for the end of the
+test), {"block": true} (until it is stopped), {"usage": {...}}, {"todos": [...]}, {"raise": error class, "message"},
+{"refuse": n} (the first n tries), {"kill": true} (its process, before anything is sent), {"cut": true} (the stream just
+ends). A text that is no such list is answered with itself.
 
-Each turn and each tool call appends one line to the file PORTAL_TEST_EFFECTS: the oracle for "at most once".
+Each turn, each tool call and each beginning deafness appends one line to the file PORTAL_TEST_EFFECTS: the oracle for
+"at most once".
 """
 
+import itertools
 import json
 import os
 import queue
@@ -41,6 +43,7 @@ class ScriptedBackend:
         self.answers: list[tuple[str, Any]] = []  # what `respond` was called with, by key
         self.tries: Counter[str] = Counter()
         self.released = threading.Event()  # the test is over: nobody need be deaf any more
+        self.enough = threading.Event()  # has the test seen of a text that goes on until then
 
     def stream(self, turn: base.Turn, controls: base.Controls) -> Iterator[base.Item]:
         steps = _steps(turn.input)
@@ -68,9 +71,9 @@ class ScriptedBackend:
     def _do(self, turn: base.Turn, key: str, step: dict[str, Any], stopped: threading.Event) -> Iterator[base.Item]:
         if "text" in step or "reasoning" in step:
             kind, text = (base.Text, step["text"]) if "text" in step else (base.Reasoning, step["reasoning"])
-            for number in range(step.get("times", 1)):
+            for number in itertools.count() if step.get("until_enough") else range(step.get("times", 1)):
                 yield kind(text.replace("#", str(number)))
-                if step.get("every_s") and stopped.wait(step["every_s"]):
+                if (step.get("every_s") and stopped.wait(step["every_s"])) or self.enough.is_set():
                     return
         elif "tool" in step:
             tool_id = step.get("id", f"call-{key}")
@@ -102,13 +105,10 @@ class ScriptedBackend:
         elif "sleep" in step:
             stopped.wait(step["sleep"])
         elif "deaf" in step:
+            effect(f"deaf {turn.run_id}")
             self.released.wait(step["deaf"])
         elif "block" in step:
             stopped.wait()
-        elif "alive" in step:
-            for _ in range(step["alive"]):
-                stopped.wait(0.05)
-                yield base.Keepalive()
         elif "raise" in step:
             raise getattr(errors, step["raise"])(step.get("message", "It went wrong."), detail="what only the log has")
 

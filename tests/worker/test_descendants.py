@@ -19,7 +19,7 @@ from worker.backends.bridge.process import lifeline
 HEADLESS = """
     import ctypes, subprocess, sys, threading, time
     def work():
-        subprocess.Popen(["setsid", "sh", "-c", "while :; do sleep 0.1; done; : " + sys.argv[1]])
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)", sys.argv[1]], start_new_session=True)
         time.sleep(300)
     threading.Thread(target=work).start()
     ctypes.CDLL(None).pthread_exit(None)

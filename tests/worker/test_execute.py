@@ -1,6 +1,8 @@
 """One run from claim to final state, with a backend that follows a script."""
 
 import json
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from shared.store import runs as run_store
 from tests.worker.conftest import Desk
 from worker.backends import base
 from worker.runs.execute import execute
+from worker.runs.recorder import TICK_S
 
 
 def test_a_turn_is_answered_told_and_kept(desk: Desk) -> None:
@@ -84,11 +87,13 @@ def test_tools_are_redacted_and_long_results_are_kept_whole(desk: Desk) -> None:
     assert started.data.arguments["n"] == 3
     assert (len(completed.data.result), completed.data.truncated) == (16_384, True)
     assert completed.data.full_size == len(long) - len(secret) + len("[redacted]")
-    with desk.db() as db:
-        whole = desk.wait(lambda: tool_outputs.get(db, run_id, "t1") or db.rollback(), what="the whole output")
-        assert isinstance(whole, ToolOutput)
-        assert tool_outputs.text_of(whole).startswith("x" * 20_000)
-        kept = tool_outputs.text_of(whole)
+
+    def output() -> ToolOutput | None:
+        with desk.look() as db:  # and not for longer: it may still be waiting to be written
+            return tool_outputs.get(db, run_id, "t1")
+
+    kept = tool_outputs.text_of(desk.wait(output, what="the whole output"))
+    assert kept.startswith("x" * 20_000)
     everything = json.dumps(desk.transcript(run_id)) + kept + "".join(e.model_dump_json() for e in desk.events(run_id))
     assert secret not in everything
 
@@ -211,21 +216,68 @@ def test_a_failure_holds_continues_or_cancels_the_queue(desk: Desk, policy: str)
     assert desk.state(second) == {"hold": "queued", "continue": "completed", "cancel": "cancelled"}[policy]
 
 
-def test_over_its_time_a_run_is_aborted_with_that_reason(sqlite_desk: Desk) -> None:
+class Clock:
+    """That of the loop of a run: it goes as time does, and leaps where a test says so."""
+
+    def __init__(self) -> None:
+        self._leapt_s = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self._leapt_s
+
+    def leap(self, seconds: float) -> None:
+        self._leapt_s += seconds
+
+
+@pytest.fixture
+def loop_clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("worker.runs.drive.time", clock)
+    return clock
+
+
+def test_over_its_time_a_run_is_aborted_with_that_reason(sqlite_desk: Desk, loop_clock: Clock) -> None:
     desk = sqlite_desk
-    desk.context.settings = desk.settings.model_copy(update={"run_time_limit_s": 3.0})
-    run_id = desk.run([{"text": "tick ", "times": 10_000, "every_s": 0.05}])
+    limits = {"run_time_limit_s": 3_600, "run_quiet_timeout_s": 100_000, "run_keepalive_timeout_s": 100_000}
+    desk.context.settings = desk.settings.model_copy(update=limits)
+    run_id = desk.submit(desk.session(), [{"text": "tick ", "until_enough": True, "every_s": 0.05}])
+    thread = desk.start(run_id)
+    desk.wait(lambda: desk.seen_text(run_id), what="some text")
+    loop_clock.leap(3_601)
+    thread.join(60)
     row = desk.row(run_id)
     assert (row.state, row.reason, row.abort_by) == ("aborted", "time_limit", "time limit")
     assert desk.answer(run_id).content.startswith("tick ")
 
 
-def test_a_silent_backend_is_stopped_and_keepalives_hold_that_off(sqlite_desk: Desk) -> None:
+def test_a_silent_backend_is_stopped_and_keepalives_hold_that_off(sqlite_desk: Desk, loop_clock: Clock) -> None:
     desk = sqlite_desk
-    desk.context.settings = desk.settings.model_copy(update={"run_quiet_timeout_s": 3.0})
-    assert desk.row(desk.run([{"text": "a"}, {"block": True}])).reason == "time_limit"
-    assert desk.state(desk.run([{"text": "a"}, {"alive": 80}, {"text": "b"}])) == "completed"
-    assert desk.state(desk.run([{"tool": "sleep", "takes_s": 4}])) == "completed"
+    limits = {"run_quiet_timeout_s": 3_600, "run_time_limit_s": 100_000, "run_keepalive_timeout_s": 100_000}
+    desk.context.settings = desk.settings.model_copy(update=limits)
+    run_id = desk.submit(desk.session(), [{"text": "so far. "}, {"block": True}])
+    thread = desk.start(run_id)
+    desk.wait(lambda: desk.seen_text(run_id), what="the text")
+    loop_clock.leap(3_601)
+    thread.join(60)
+    assert desk.row(run_id).reason == "time_limit"
+
+    def state_after(every_s: float, *items: base.Item) -> str:
+        """Of a turn whose backend says these, each so long after the one before."""
+
+        def stream(turn: base.Turn, controls: Any) -> Iterator[base.Item]:
+            yield items[0]
+            for item in items[1:]:
+                desk.wait(lambda: not controls.inbox.waiting, what="that it is heard")
+                loop_clock.leap(every_s)
+                time.sleep(TICK_S + 0.1)  # it looks at its limits meanwhile
+                yield item
+            yield base.Finished()
+
+        desk.backend.stream = stream  # type: ignore[method-assign]
+        return desk.state(desk.run("hello"))
+
+    assert state_after(2_400, base.Text("a"), base.Keepalive(), base.Keepalive(), base.Text("b")) == "completed"
+    assert state_after(3_601, base.ToolBegun("t", "sleep", {}), base.ToolEnded("t", "sleep", ok=True)) == "completed"
 
 
 def test_the_events_of_a_run_are_kept_joined(desk: Desk) -> None:

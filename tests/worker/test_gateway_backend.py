@@ -117,7 +117,8 @@ def test_a_gateway_that_announces_nothing_can_do_the_least():
         assert len(gateway.of("GET /v1/capabilities")) == 1  # asked once
 
 
-def test_capabilities_are_asked_again_after_the_gateway_was_away():
+def test_capabilities_are_asked_again_after_the_gateway_was_away(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("worker.backends.gateway.backend.RETRY_DISCOVERY_S", 3600.0)
     announced = json_answer({"portal_extensions": {"events": [], "stop": "/v1/responses/{id}/stop"}})
     busy = json_answer({"error": "busy"}, status=503)
     script = {

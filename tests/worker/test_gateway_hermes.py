@@ -22,7 +22,8 @@ def responses(hermes_gateway: HermesGateway) -> GatewayBackend:
 
 @pytest.fixture
 def runs(hermes_gateway: HermesGateway) -> GatewayBackend:
-    return GatewayBackend(hermes_gateway.url, hermes_gateway.key, api="runs", settings=some_settings())
+    settings = some_settings(abort_grace_s=120)  # a busy machine may take its time to stop
+    return GatewayBackend(hermes_gateway.url, hermes_gateway.key, api="runs", settings=settings)
 
 
 def test_it_tells_its_version_and_what_it_can_do(responses: GatewayBackend, runs: GatewayBackend):
@@ -161,7 +162,7 @@ def test_a_stop_by_runs_is_confirmed(runs: GatewayBackend, text: str, at: type[b
 
 def test_an_abort_by_responses_ends_our_side_only(responses: GatewayBackend):
     controls = Switch()
-    result = play(responses, a_turn("[[stream:60:20]]"), controls=controls, on_item=abort_at(base.Text, controls))
+    result = play(responses, a_turn("[[stream:250:20]]"), controls=controls, on_item=abort_at(base.Text, controls))
     assert result.error is None
     assert not result.of(base.Finished)
     assert not result.of(base.Stopped)

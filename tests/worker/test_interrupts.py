@@ -69,6 +69,7 @@ def test_a_backend_that_does_not_stop_is_left_after_its_grace(sqlite_desk: Desk)
     desk.context.settings = desk.settings.model_copy(update={"abort_grace_s": 1.5})
     desk.start_threads()
     run_id = running(desk, [{"text": "a"}, {"deaf": 300}, {"text": "too late"}])
+    desk.wait(lambda: f"deaf {run_id}" in desk.effects(), what="that it hears nothing")
     asked_at = time.monotonic()
     abort(desk, run_id)
     assert desk.wait_final(run_id) == "aborted"
@@ -155,6 +156,10 @@ def test_an_abort_at_any_moment_has_one_outcome(desk: Desk) -> None:
             run_id = desk.submit(desk.session(), steps if n % 3 else steps[:2] + steps[3:])
             desk.start(run_id)
             batch.append(run_id)
+        if not start:
+            desk.wait(
+                lambda run_id=batch[1]: desk.turns(run_id), what="one that has begun, and waits for an approval at last"
+            )
         for run_id in batch:
             time.sleep(chance.random() * 0.02)
             abort(desk, run_id, note=chance.random() < 0.7)

@@ -52,6 +52,7 @@ def test_a_run_that_was_never_dispatched_is_sent_once(desk: Desk) -> None:
     """C2."""
     desk.context.settings = desk.settings.model_copy(update={"dispatch_again_s": 300})
     run_id = desk.submit(desk.session(), "hello")
+    desk.context.redis.rpush(desk.context.queue_key("runs"), b"something waits there: the broker has lost nothing")
     janitor = a_janitor(desk)
     janitor.sweep()
     janitor.sweep()

@@ -1,5 +1,6 @@
 """A worker that takes nothing while tasks wait has its connection cut, and ends itself when that does not help."""
 
+import os
 import signal
 import socket
 from types import SimpleNamespace
@@ -60,7 +61,9 @@ def test_it_ends_itself_only_without_runs(sqlite_desk: Desk, ours: Any, monkeypa
     monkeypatch.setattr("worker.watchdog.CUT_AFTER_S", 0.0)
     monkeypatch.setattr("worker.watchdog.END_AFTER_S", 0.0)
     signals: list[int] = []
-    monkeypatch.setattr("worker.watchdog.os.kill", lambda pid, number: signals.append(number))
+    monkeypatch.setattr(
+        "worker.watchdog.os", SimpleNamespace(getpid=os.getpid, kill=lambda pid, number: signals.append(number))
+    )
     watchdog = a_watchdog(desk, ours[0])
     desk.context.redis.rpush(desk.context.queue_key("runs"), b"a task")
     run_id = desk.submit(desk.session(), [{"block": True}])
