@@ -90,7 +90,7 @@ def test_stop_keeps_the_text_and_the_draft(chromium: Chromium, journey: Journey)
 def test_a_queue_of_five_is_shown_cancelled_and_runs_in_order(chromium: Chromium, journey: Journey) -> None:
     session_id = journey.new_session()
     with browser_at(chromium, journey, session_id) as person, browser_at(chromium, journey, session_id) as other:
-        first = person.say("slow please")
+        first = person.say("stream 30000 every 20 ms")
         texts = [f"stream 4 every 4 ms, turn {n}" for n in range(5)]
         queued = [person.say(text) for text in texts]
         for each in (person, other):

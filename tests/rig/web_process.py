@@ -1,5 +1,6 @@
 """The real web process: gunicorn with `webapp.wsgi` on a free port of 127.0.0.1, against a database and a Redis."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -77,7 +78,8 @@ class WebProcess:
         assert self.process is not None
         family = [self.process.pid, *(child.pid for child in self.workers())]
         for pid in family:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # one that dies by itself, or with its master
+                os.kill(pid, signal.SIGKILL)
         self.process.wait()
 
     def workers(self) -> list[psutil.Process]:
