@@ -12,6 +12,7 @@ from shared.database import transaction
 from shared.models import AuditEvent, Pause
 from shared.run_state import RunState
 from tests.rig.journey import Journey, Tab
+from tests.rig.portal import wait_until
 
 SHORT_S = 4
 """How long the approvals of background runs wait here; those of other runs wait long enough for a busy machine."""
@@ -36,13 +37,22 @@ def bob(office: Journey, ada: Headers) -> Headers:
     return office.add_user("Bob")
 
 
-def asked(office: Journey, headers: Headers, wish: str, **given: Any) -> tuple[str, Tab, str, str]:
+def asked(office: Journey, headers: Headers, wish: str) -> tuple[str, Tab, str, str]:
     """(session, page, run, pause) of a turn that waits for its person."""
     session_id = office.new_session(headers)
     tab = office.open(session_id, headers)
-    run_id = tab.say(wish, **given)
+    run_id = tab.say(wish)
     pause = tab.wait_pause(run_id)
     return session_id, tab, run_id, getattr(pause, "approval_id", None) or pause.clarify_id
+
+
+def asked_in_background(office: Journey, headers: Headers) -> tuple[str, Tab, str, str]:
+    """The same of an approval that nobody gives: its time may be over before anybody has looked."""
+    session_id = office.new_session(headers)
+    tab = office.open(session_id, headers)
+    run_id = tab.say("Do something dangerous", background=True)
+    (pause,) = wait_until(lambda: office.pauses_of(session_id), what="the approval")
+    return session_id, tab, run_id, pause.id
 
 
 def allow(tab: Tab, approval_id: str, choice: str = "once", **more: Any) -> dict[str, Any]:
@@ -94,7 +104,7 @@ def test_of_many_answers_at_once_the_first_counts(office: Journey, ada: Headers)
 
 
 def test_an_answer_after_the_deadline_is_told_to_be_late_and_silence_meant_no(office: Journey, ada: Headers) -> None:
-    session_id, tab, run_id, approval_id = asked(office, ada, "Do something dangerous", background=True)
+    session_id, tab, run_id, approval_id = asked_in_background(office, ada)
     time.sleep(SHORT_S + 0.1)
     late = allow(tab, approval_id)
     assert (late["event"], late["code"]) == ("error", "expired")
@@ -159,7 +169,7 @@ def test_a_question_waits_for_its_person_to_come_back(office: Journey, ada: Head
 
 
 def test_an_approval_that_nobody_sees_is_denied_and_says_so_on_return(office: Journey, ada: Headers) -> None:
-    session_id, tab, run_id, approval_id = asked(office, ada, "Do something dangerous", background=True)
+    session_id, tab, run_id, approval_id = asked_in_background(office, ada)
     queued = tab.say("stream 4 every 4 ms")
     office.leave(tab)
     office.wait_state(queued, RunState.COMPLETED)

@@ -92,7 +92,9 @@ STOPS: dict[str, tuple[str, Callable[[Scene, str], Any]]] = {
     ),
     "in a tool": (
         f"[[say:Before.]] {terminal('sleep 87654.5')}",
-        lambda scene, run_id: wait_until(lambda: running("sleep 87654.5"), what="the tool"),
+        lambda scene, run_id: wait_until(
+            lambda: scene.tab.text(run_id).startswith("Before.") and running("sleep 87654.5"), what="the tool"
+        ),
     ),
     "in a silent model": ("[[hang:90]] [[say:x]]", wait_for_model),
     "while it waits to try again": ("[[error:500]]", wait_for_retry),
@@ -115,7 +117,7 @@ def test_stop_is_heard_wherever_the_agent_is(bridge: BridgeJourney, where: str) 
     assert bridge.run(run_id).state == RunState.ABORTED
     assert [step.stage for step in shown.abort][:3] == ["requested", "seen", "acknowledged"]
     assert "killed" not in [step.stage for step in shown.abort]
-    assert took_s < 18, "it did not stop by itself"
+    assert took_s < 60, "it did not stop by itself"
     assert scene.tab.text(run_id).startswith(seen)
     assert seen.startswith("Before.") or "Before." not in wish
     assert not shown.open_pauses
@@ -130,17 +132,17 @@ def test_a_turn_that_was_stopped_never_reaches_into_the_next(bridge: BridgeJourn
     """The model answers the stopped request while the next turn streams; its request may not even be ended by then."""
     scenes = [Scene(bridge) for _ in range(6)]
     for number, scene in enumerate(scenes):
-        stopped = scene.begin("[[hang:5]] [[say:too late]]")
+        stopped = scene.begin("[[hang:9]] [[say:too late]]")
         wait_for_model(scene, stopped)
         time.sleep(0.1 * number)
         scene.abort(stopped)
-        scene.begin("[[stream:300:25]]")
+        scene.begin("[[stream:400:25]]")
     for scene in scenes:
         stopped, streamed = (run.id for run in bridge.runs_of(scene.session_id))
         scene.tab.wait_end(stopped, streamed)
         assert scene.tab.text(stopped) == ""
         assert len(bridge.asked_for(streamed)) == 1, "nothing cut it off"
-        assert len(scene.tab.text(streamed).split()) == 300
+        assert len(scene.tab.text(streamed).split()) == 400
         scene.check()
 
 
@@ -152,7 +154,7 @@ def test_a_page_reloaded_in_mid_stream_and_stopped_shows_all_that_came(
 ) -> None:
     session_id = bridge.new_session()
     with browser_at(chromium, bridge, session_id) as person:
-        run_id = person.say(bridge.wish("[[stream:9000:10]]"))
+        run_id = person.say(bridge.wish("[[stream:30000:10]]"))
         for n in range(1, 6):
             person.wait_text(run_id, n * 300)
             person.reload()

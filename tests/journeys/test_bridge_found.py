@@ -17,7 +17,7 @@ from tests.rig.portal import run_portal, wait_until
 pytestmark = pytest.mark.component("hermes")
 
 CLI_CHAT = re.compile(r"/chat/\d{8}_\d{6}_[0-9a-f]{6}$")
-FOUND_S = 60.0
+FOUND_S = 120.0
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from tests.rig.journey import END_S, Tab
 from tests.rig.portal import wait_until
 from tests.rig.recorder import RecorderPage
 
-pytestmark = [pytest.mark.component("hermes"), pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.component("hermes"), pytest.mark.timeout(1800)]
 
 PROFILES = ("north", "south")
 SESSIONS = 10
@@ -153,10 +153,10 @@ def check_own(bridge: BridgeJourney, member: Member, members: list[Member]) -> N
 
 
 WISHES = (
-    "[[say:Before.]] [[stream:300:10]]",
-    "[[think:Let me see.]] [[thinkstream:100:10]] [[say:x]]",
+    "[[say:Before.]] [[stream:9000:10]]",
+    "[[think:Let me see.]] [[thinkstream:9000:10]] [[say:x]]",
     f"[[say:Look.]] {terminal(TOOL)} [[then]] [[say:x]]",
-    "[[hang:8]] [[say:x]]",
+    "[[hang:90]] [[say:x]]",
     "[[say:Before.]] [[danger]] [[then]] [[say:x]]",
     "[[clarify:Which?|a|b]] [[then]] [[say:x]]",
     f"[[todo]] {terminal('echo quick')} [[then]] [[todo]] [[then]] [[say:quick]]",

@@ -17,6 +17,7 @@ from tests.rig.bridge_journey import BridgeJourney
 from tests.rig.browser_journey import Person, browser_at
 from tests.rig.chromium import Chromium
 from tests.rig.hermes import ScriptedModel
+from tests.rig.journey import END_S
 from tests.rig.portal import wait_until
 
 pytestmark = pytest.mark.component("hermes")
@@ -49,7 +50,7 @@ def wait_shown(person: Person, path: str, words: str, where: str = "main") -> st
         text = go(person, path).inner_text(where)
         return text if words in text else None
 
-    return str(wait_until(look, what=f"{words} on {path}"))
+    return str(wait_until(look, END_S, f"{words} on {path}"))
 
 
 def ask(person: Person, bridge: BridgeJourney, wish: str, session_id: str | None = None) -> str:
@@ -207,7 +208,7 @@ def test_a_profile_that_is_removed_ends_its_turn_and_its_agent(bridge: BridgeJou
     page = go(person, f"/chat/{session_id}")
     person.session_id = session_id
     person.wait_live()
-    run_id = person.say(bridge.wish("[[stream:2000:20]]"))
+    run_id = person.say(bridge.wish("[[stream:20000:20]]"))
     person.wait_text(run_id, 20)
     with transaction(bridge.factory, write=False) as db:
         row = catalogue.profile(db, "short-lived")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Locator
 
-from shared.database import transaction
+from shared.database import db_time, transaction
 from shared.run_state import RunState
 from shared.store import pauses
 from tests.rig.bridge_journey import BridgeJourney
@@ -23,8 +23,9 @@ from tests.rig.redis_server import RedisServer
 pytestmark = pytest.mark.component("hermes")
 
 ASK = "[[clarify:Which colour?|red|blue]] [[then]] [[say:I went on.]]"
-LIMIT_S = 8
-GONE_S = 30.0
+LIMIT_S = 600
+"""Long enough for whatever a test does first; `run_out` ends it."""
+GONE_S = 120.0
 
 
 @pytest.fixture(scope="module")
@@ -149,6 +150,13 @@ def asked_in(person: Person, bridge: BridgeJourney) -> tuple[str, Locator]:
     return run_id, form
 
 
+def run_out(bridge: BridgeJourney, run_id: str) -> None:
+    """The time for an answer is over."""
+    with transaction(bridge.factory) as db:
+        (pause,) = pauses.of_run(db, run_id)
+        pause.expires_at_db = db_time(db)
+
+
 def sent_as_turn(person: Person, bridge: BridgeJourney, run_id: str, text: str) -> None:
     """Press the button on the card; the text is the next turn, once, and the card is done."""
     known = {run.id for run in bridge.runs_of(person.session_id)}
@@ -176,6 +184,7 @@ def test_the_limit_is_shown_counts_down_and_the_agent_hears_that_nobody_answered
         with transaction(short.factory, write=False) as db:
             (pause,) = pauses.of_run(db, run_id)
             assert pause.expires_at_db is not None
+        run_out(short, run_id)
         person.wait_end(run_id)
         assert answered(short, run_id).startswith("[Nobody answered this question.")
         assert short.text(run_id).endswith("I went on.")
@@ -200,6 +209,7 @@ def test_what_was_typed_when_the_time_was_over_is_kept_and_can_be_sent_as_a_turn
         elif how == "after a reload":
             person.reload()
             person.wait_live()
+        run_out(short, run_id)
         person.wait_end(run_id)
         assert card(person, run_id).locator('[name="input"]').input_value() == text
         sent_as_turn(person, short, run_id, text)
@@ -212,6 +222,7 @@ def test_a_chosen_answer_is_kept_too(chromium: Chromium, short: BridgeJourney) -
     with browser_at(chromium, short, session_id) as person:
         run_id, form = asked_in(person, short)
         form.locator(".choices label").nth(1).click()
+        run_out(short, run_id)
         person.wait_end(run_id)
         assert card(person, run_id).locator('[value="blue"]').is_checked()
         sent_as_turn(person, short, run_id, "blue")
@@ -223,6 +234,7 @@ def test_an_answer_that_was_posted_too_late_is_there_when_the_page_is_opened_aga
     """The post loses the race with the deadline, and the page that sent it is gone."""
     _session, tab, run_id, clarify_id = ask(short)
     session_id = tab.session_id
+    run_out(short, run_id)
     tab.wait_end(run_id)
     late = tab.ask(event="clarify.respond", clarify_id=clarify_id, answer="late, but meant")
     assert (late["event"], late["code"]) == ("error", "expired")
@@ -238,6 +250,7 @@ def test_an_answer_that_was_posted_too_late_is_there_when_the_page_is_opened_aga
 def test_without_a_script_too(chromium: Chromium, short: BridgeJourney) -> None:
     _session, tab, run_id, _clarify = ask(short)
     session_id = tab.session_id
+    run_out(short, run_id)
     tab.wait_end(run_id)
     with chromium.page(java_script_enabled=False) as watched:
         page = watched.page
@@ -260,6 +273,7 @@ def test_what_was_typed_goes_to_the_field_below_when_the_turn_is_stopped(
         person.page.fill("#text", "and a draft")
         person.page.click("#composer-state .btn--stop")
         person.wait_end(run_id)
+        person.page.wait_for_function("() => document.getElementById('text').value.startsWith('a long thought')")
         assert person.page.input_value("#text") == "a long thought\n\nand a draft"
         assert patient.run(run_id).state == RunState.ABORTED
         person.check()

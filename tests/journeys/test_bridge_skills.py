@@ -76,8 +76,7 @@ def test_a_skill_that_was_edited_is_asked_about_again_and_not_sent_before(
         again = person.new_run(known)
         person.wait_end(again)
         assert bridge.run(again).state == RunState.COMPLETED
-        system = str(bridge.tap.exchanges()[-1].messages[0]["content"])
-        assert "Canary two." in system
+        assert "Canary two." in system_of(bridge, again)
         with transaction(bridge.factory, write=False) as db:
             (event,) = db.query(AuditEvent).filter_by(action="skill_agreed")
             assert event.facts is not None

@@ -18,8 +18,8 @@ from shared.run_state import RunState
 from tests.rig import operator
 from tests.rig.bridge_journey import BridgeJourney
 from tests.rig.hermes import ScriptedModel
-from tests.rig.journey import Tab
-from tests.rig.portal import PORTAL, is_alive, wait_until
+from tests.rig.journey import SHORT_LEASES, Tab
+from tests.rig.portal import PORTAL, START_S, is_alive, wait_until
 from tests.rig.redis_server import RedisServer
 from webapp.dispatch import make_celery
 
@@ -42,7 +42,8 @@ class Workers:
             start_new_session=True,
         )
         self.first, self.second = journey.portal.pid("worker"), self._process.pid
-        wait_until(lambda: {w.pid for w in self._presence.workers()} == {self.first, self.second}, what="two workers")
+        both = {self.first, self.second}
+        wait_until(lambda: {w.pid for w in self._presence.workers()} == both, START_S, "two workers")
 
     def take_turns(self, *pids: int) -> None:
         """Only these take new turns from now on."""
@@ -78,7 +79,8 @@ def redis() -> Iterator[RedisServer]:
 @pytest.fixture
 def bridge(hermes_model: ScriptedModel, redis: RedisServer) -> Iterator[BridgeJourney]:
     # no janitor sends a turn to all because its worker is slow to take it
-    with BridgeJourney(hermes_model, redis=redis, environ={"PORTAL_DISPATCH_AGAIN_S": "60"}) as made:
+    environ = {**SHORT_LEASES, "PORTAL_DISPATCH_AGAIN_S": "60"}
+    with BridgeJourney(hermes_model, redis=redis, environ=environ) as made:
         yield made
 
 

@@ -25,11 +25,13 @@ def test_the_first_answer_streams_into_the_page(chromium: Chromium, journey: Jou
     session_id = journey.new_session()
     with browser_at(chromium, journey, session_id) as person:
         person.page.evaluate(NOTE_LENGTHS)
+        endless = person.say("800 KB of text every 6 ms", by="click")  # nobody has to be quick to see it grow
+        person.page.wait_for_function("() => new Set(__lengths).size > 5 && __lengths[0] < __lengths.at(-1) / 2")
+        assert not person.has_ended(endless)
+        person.page.click("#composer-state .btn--stop")
+        person.wait_end(endless)
         run_id = person.say("A long answer with code and a table, please", by="click")
         person.wait_end(run_id)
-        lengths = person.page.evaluate("window.__lengths")
-        assert len(set(lengths)) > 5
-        assert lengths[0] < lengths[-1] / 2
         assert person.page.locator(f"#run-{run_id}-answer table").count() == 1
         assert person.page.locator(f"#run-{run_id}-answer pre").count() >= 1
         journey.check(session_id)
@@ -90,7 +92,7 @@ def test_stop_keeps_the_text_and_the_draft(chromium: Chromium, journey: Journey)
 def test_a_queue_of_five_is_shown_cancelled_and_runs_in_order(chromium: Chromium, journey: Journey) -> None:
     session_id = journey.new_session()
     with browser_at(chromium, journey, session_id) as person, browser_at(chromium, journey, session_id) as other:
-        first = person.say("slow please")
+        first = person.say("stream 30000 every 20 ms")
         texts = [f"stream 4 every 4 ms, turn {n}" for n in range(5)]
         queued = [person.say(text) for text in texts]
         for each in (person, other):

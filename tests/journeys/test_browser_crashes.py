@@ -3,13 +3,14 @@
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from shared.run_state import RunState
 from tests.rig.browser_journey import browser_at
 from tests.rig.chromium import Chromium
-from tests.rig.journey import Journey, held_reason
+from tests.rig.journey import SHORT_LEASES, Journey, held_reason
 from tests.rig.redis_server import RedisServer
 
 LONG = "16 KB of text every 5 ms"
@@ -27,14 +28,24 @@ def redis() -> Iterator[RedisServer]:
 
 @pytest.fixture(scope="module")
 def journey(redis: RedisServer) -> Iterator[Journey]:
-    with Journey(redis=redis) as made:
+    with Journey(redis=redis, environ=SHORT_LEASES) as made:
         yield made
+
+
+@contextmanager
+def supervisor_held(journey: Journey) -> Iterator[None]:
+    """What ends inside stays away until the end of the block, so that nobody has to look quickly."""
+    journey.portal.process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        journey.portal.process.send_signal(signal.SIGCONT)
 
 
 def test_the_worker_is_killed_and_the_person_tries_again(chromium: Chromium, journey: Journey) -> None:
     session_id = journey.new_session()
     with browser_at(chromium, journey, session_id) as person:
-        run_id = person.say("stream 900 every 10 ms")
+        run_id = person.say("stream 90000 every 10 ms")
         queued = person.say("stream 4 every 4 ms")
         seen = person.wait_text(run_id, 500)
         journey.portal.kill("worker")
@@ -43,11 +54,13 @@ def test_the_worker_is_killed_and_the_person_tries_again(chromium: Chromium, jou
         assert person.text(run_id).strip().startswith(seen.strip()[:400])
         assert journey.run(queued).state == RunState.QUEUED
         assert held_reason(journey, session_id) == "worker_lost"
-        assert person.page.get_by_role("button", name="Go on").is_visible()
+        person.page.get_by_role("button", name="Go on").wait_for()
         known = {run.id for run in journey.runs_of(session_id)}
         person.page.locator(f"#run-{run_id}-end").get_by_role("button", name="Retry").click()
         again = person.new_run(known)
         journey.accepted[again] = journey.run(run_id).input
+        person.wait_text(again, 100)
+        person.page.click("#composer-state .btn--stop")  # it would take as long again
         person.wait_end(again, queued)
         journey.check(session_id)
         person.check()
@@ -74,10 +87,15 @@ def test_the_web_process_is_killed_and_what_was_typed_is_sent_once(chromium: Chr
     with browser_at(chromium, journey, session_id, loses_connection=True) as person:
         run_id = person.say(ENDLESS)
         person.wait_text(run_id, 500)
-        os.kill(journey.portal.pid("web"), signal.SIGKILL)
-        person.page.wait_for_selector('#connection:not([data-conn="live"])')
-        seen = len(person.text(run_id))
-        queued = person.say("stream 6 every 5 ms")  # typed and sent while nobody listens
+        known = {run.id for run in journey.runs_of(session_id)}
+        with supervisor_held(journey):
+            os.kill(journey.portal.pid("web"), signal.SIGKILL)
+            person.page.wait_for_selector('#connection:not([data-conn="live"])')
+            seen = len(person.text(run_id))
+            person.page.fill("#text", "stream 6 every 5 ms")  # typed and sent while nobody listens
+            person.page.press("#text", "Enter")
+        queued = person.new_run(known)
+        journey.accepted[queued] = "stream 6 every 5 ms"
         person.wait_live()
         person.wait_text(run_id, seen + 1)
         person.page.click("#composer-state .btn--stop")
@@ -93,9 +111,10 @@ def test_a_deploy_of_the_web_process_is_hardly_seen(chromium: Chromium, journey:
         run_id = person.say(ENDLESS)
         person.wait_text(run_id, 500)
         web = journey.portal.pid("web")
-        os.kill(web, signal.SIGTERM)
-        person.page.wait_for_selector('#connection:not([data-conn="live"])')
-        seen = len(person.text(run_id))
+        with supervisor_held(journey):
+            os.kill(web, signal.SIGTERM)
+            person.page.wait_for_selector('#connection:not([data-conn="live"])')
+            seen = len(person.text(run_id))
         person.wait_live()
         assert journey.portal.pid("web") != web
         person.wait_text(run_id, seen + 1)

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from shared.run_state import RunState
-from tests.rig.journey import Journey
+from tests.rig.journey import SHORT_LEASES, Journey
 from tests.rig.portal import wait_until
 from tests.rig.postgres_server import PostgresRig
 
@@ -14,8 +14,6 @@ SHORT = "stream 7 every 4 ms"
 LONG = "stream 1500 every 10 ms"
 ENDLESS = "stream 90000 every 10 ms"
 """To be cut off, however long a restart takes on a busy machine."""
-PATIENT = {"PORTAL_LEASE_S": "90", "PORTAL_LEASE_GIVE_UP_S": "75"}
-"""As a real portal: a database that is away for seconds costs nobody its turn."""
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +26,8 @@ def server() -> Iterator[PostgresRig]:
 
 @pytest.fixture(scope="module")
 def patient(server: PostgresRig) -> Iterator[Journey]:
-    with Journey(database_url=server.new_database(), environ=PATIENT) as made:
+    """Leases as in a real portal: a database that is away for seconds costs nobody its turn."""
+    with Journey(database_url=server.new_database()) as made:
         yield made
 
 
@@ -37,10 +36,10 @@ def test_a_database_away_for_seconds_costs_no_turn_and_no_word(patient: Journey,
     journey = patient
     writes, waits, idle = (journey.new_session() for _ in range(3))
     tabs = {session_id: journey.open(session_id) for session_id in (writes, waits, idle)}
-    run_id = tabs[writes].say(LONG)
-    queued = tabs[writes].say("stream 5 every 4 ms")
     asked = tabs[waits].say("Do something dangerous")
     approval_id = tabs[waits].wait_pause(asked).approval_id
+    run_id = tabs[writes].say(LONG)
+    queued = tabs[writes].say("stream 5 every 4 ms")
     tabs[writes].wait_text(run_id, 500)
 
     def submit() -> httpx.Response:
@@ -94,7 +93,7 @@ def test_connections_that_are_cut_lose_no_turn(patient: Journey, server: Postgre
 
 def test_a_database_away_for_longer_than_a_lease_ends_turns_and_says_so(server: PostgresRig) -> None:
     """C10, F23: the worker stops its backends itself; the queue goes on once a person says so."""
-    with Journey(database_url=server.new_database()) as journey:
+    with Journey(database_url=server.new_database(), environ=SHORT_LEASES) as journey:
         session_id = journey.new_session()
         tab = journey.open(session_id)
         run_id = tab.say(ENDLESS)

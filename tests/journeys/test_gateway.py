@@ -3,11 +3,24 @@
 import itertools
 from collections.abc import Iterator, Sequence
 
+import httpx
 import pytest
 
 from shared.run_state import RunState
-from tests.peers.gateway import NO_USAGE, Answer, Cut, Delay, FakeGateway, Frames, Step, split, stream, tool_turn
-from tests.rig.journey import Journey, held_reason
+from tests.peers.gateway import (
+    NO_USAGE,
+    Answer,
+    Cut,
+    Delay,
+    FakeGateway,
+    Frames,
+    Step,
+    WaitFor,
+    split,
+    stream,
+    tool_turn,
+)
+from tests.rig.journey import END_S, SHORT_LEASES, Journey, held_reason
 from tests.rig.ports import free_port
 
 TURNS = "POST /v1/responses"
@@ -22,7 +35,7 @@ def port() -> int:
 @pytest.fixture(scope="module")
 def office(port: int) -> Iterator[Journey]:
     """A portal whose gateway is to listen at `port`."""
-    with Journey(gateway_url=f"http://127.0.0.1:{port}") as made:
+    with Journey(gateway_url=f"http://127.0.0.1:{port}", environ=SHORT_LEASES) as made:
         yield made
 
 
@@ -52,8 +65,9 @@ def test_a_turn_that_nobody_takes_fails_and_is_tried_again_by_a_click(
 ) -> None:
     session_id = office.new_session()
     tab = office.open(session_id)
-    run_id = tab.say("Is anybody there?")
-    queued = tab.say("And then?")
+    with office.worker_held():
+        run_id = tab.say("Is anybody there?")
+        queued = tab.say("And then?")
     tab.wait_end(run_id)
     run = office.run(run_id)
     assert run.state == RunState.FAILED
@@ -111,9 +125,11 @@ def test_a_stream_that_is_cut_is_interrupted_and_the_turn_is_never_sent_again(
     tab = office.open(session_id)
     before = len(gateway.turns)
     frames = Frames(next(IDS))
-    cut: list[Step] = [frames.created(), *frames.text("as far as ", "this"), Delay(2), Cut("rst")]
+    cut: list[Step] = [frames.created(), *frames.text("as far as ", "this"), WaitFor("GET /shown", END_S), Cut("rst")]
     gateway.follow(turns(cut, text_of("whole")))
     run_id = tab.say("Go on until it breaks")
+    tab.wait_text(run_id, len("as far as this"))
+    httpx.get(f"{gateway.url}/shown", trust_env=False, timeout=END_S)
     tab.wait_end(run_id)
     run = office.run(run_id)
     assert (run.state, run.reason) == (RunState.INTERRUPTED, "stream_cut")

@@ -67,6 +67,8 @@ WIDTHS = pytest.mark.parametrize(
     ],
 )
 LOCALES = {"en": "en-GB", "zh": "zh-CN"}
+STILL = {"reduced_motion": "reduce"}
+"""No colour is measured on its way to another."""
 
 
 @WIDTHS
@@ -75,7 +77,14 @@ def test_the_session_page_at_every_width_theme_and_language(
 ) -> None:
     for name, session_id in sessions.items():
         with browser_at(
-            chromium, journey, session_id, width=width, height=900, dark=theme == "dark", locale=LOCALES[language]
+            chromium,
+            journey,
+            session_id,
+            width=width,
+            height=900,
+            dark=theme == "dark",
+            locale=LOCALES[language],
+            **STILL,
         ) as person:
             assert person.page.locator("html").get_attribute("lang", timeout=60_000).startswith(language)
             person.page.wait_for_timeout(200)  # the page goes to its end
@@ -125,7 +134,7 @@ def test_profiles_and_models_at_every_width_theme_and_language(
     }
     with (
         telling(redis.url, story_facts()),
-        chromium.page(width=width, height=900, dark=theme == "dark", locale=LOCALES[language]) as watched,
+        chromium.page(width=width, height=900, dark=theme == "dark", locale=LOCALES[language], **STILL) as watched,
     ):
         page = watched.page
         wait_until(lambda: page.goto(portal.web.url + "/profiles") and page.locator("[data-state=failed]").count() == 2)
@@ -153,7 +162,7 @@ def test_the_menu_of_a_new_chat_at_every_width_theme_and_language(
     for name, facts in (("offered", story_facts()), ("not-offered", [without_hermes()])):
         with (
             telling(redis.url, facts),
-            chromium.page(width=width, height=900, dark=theme == "dark", locale=LOCALES[language]) as watched,
+            chromium.page(width=width, height=900, dark=theme == "dark", locale=LOCALES[language], **STILL) as watched,
         ):
             page, missing = watched.page, 0 if name == "offered" else 1
             wait_until(

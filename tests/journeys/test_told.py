@@ -65,7 +65,7 @@ def test_what_the_events_told_is_what_the_database_holds(journey: Journey, redis
     agree("opening it")
     tab.wait_end(tab.say("Hello"))
     agree("the first turn, which gives the title")
-    slow = tab.say("1 KB of text every 20 ms")
+    slow = tab.say("400 KB of text every 20 ms")
     agree("a turn that runs")
     waiting = [tab.say(f"Hello {n}", queue_id=f"q{n}") for n in range(3)]
     agree("three that wait")
@@ -78,8 +78,9 @@ def test_what_the_events_told_is_what_the_database_holds(journey: Journey, redis
     agree("a stop")
     tab.wait_end(*waiting)
     agree("the end of the queue")
-    bad = tab.say("Play an error please")
-    behind = tab.say("Hello behind it")
+    with journey.worker_held():
+        bad = tab.say("Play an error please")
+        behind = tab.say("Hello behind it")
     tab.wait_end(bad)
     agree("a failed turn, which holds the queue")
     assert journey.run(bad).state == RunState.FAILED

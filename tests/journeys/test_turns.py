@@ -22,11 +22,15 @@ def test_the_first_answer_comes_while_it_is_made(journey: Journey) -> None:
     tab = journey.open(session_id)
     frames: list[str] = []
     tab.hooks.append(lambda frame: frames.append(frame["event"]))
+    endless = tab.say("400 KB of text every 6 ms")  # so that a moment in which nobody reads cannot hide its pieces
+    half = tab.wait_text(endless, 20)
+    tab.wait(lambda _: frames.count("message.delta") > 3)
+    assert endless not in tab.ended
+    assert tab.ask(event="abort", run_id=endless)["event"] == "ack"
+    tab.wait_end(endless)
+    assert tab.text(endless).startswith(half)
     run_id = tab.say("Hello, what can you do?")
-    half = tab.wait_text(run_id, 20)
     tab.wait_end(run_id)
-    assert frames[: frames.index("run.completed")].count("message.delta") > 3
-    assert tab.text(run_id).startswith(half)
     assert journey.run(run_id).state == RunState.COMPLETED
     assert tab.runs[run_id].usage is not None
     assert tab.misfits == 0
@@ -127,9 +131,12 @@ def test_a_socket_cut_five_times_in_one_turn_heals_each_time(journey: Journey) -
 def test_a_queue_of_five_runs_in_strict_order(journey: Journey) -> None:
     session_id = journey.new_session()
     tab, other = journey.open(session_id), journey.open(session_id)
-    said = [(tab if n % 2 else other).say(f"stream {400 if n == 0 else 10} every 10 ms, turn {n}") for n in range(6)]
-    waiting = [item["run_id"] for item in journey.open(session_id).state["queue"]]
-    assert waiting == said[-len(waiting) :]
+    said = [tab.say("Ask me a question")]
+    question = tab.wait_pause(said[0])
+    said += [(tab if n % 2 else other).say(f"stream 10 every 10 ms, turn {n}") for n in range(5)]
+    assert [item["run_id"] for item in journey.open(session_id).state["queue"]] == said[1:]
+    answer = tab.ask(event="clarify.respond", clarify_id=question.clarify_id, answer="Go on")
+    assert answer["event"] == "ack"
     tab.wait_end(*said)
     assert [run.id for run in journey.runs_of(session_id)] == said
     assert all(run.state == RunState.COMPLETED for run in journey.runs_of(session_id))
@@ -139,7 +146,7 @@ def test_a_queue_of_five_runs_in_strict_order(journey: Journey) -> None:
 def test_turns_of_the_queue_are_edited_moved_and_withdrawn(journey: Journey) -> None:
     session_id = journey.new_session()
     tab, other = journey.open(session_id), journey.open(session_id)
-    first = tab.say("slow please")
+    first = tab.say("stream 30000 every 20 ms")
     kept, withdrawn, last = (
         tab.say(f"stream 5 every 5 ms, {name}", queue_id=name) for name in ("kept", "gone", "last")
     )
@@ -196,8 +203,8 @@ def test_one_socket_switches_between_sessions_and_hears_only_what_it_shows(journ
         both.hear_until(lambda: len(both.text(run_a)) > 200)
         cursor = both.leave(first)
         both.ask(event="resume", session_id=second)
-        run_b = both.submit(second, "2 KB of text every 4 ms")
         both.heard.clear()
+        run_b = both.submit(second, "2 KB of text every 4 ms")
         both.hear_until(lambda: run_b in both.ended)
         assert both.heard == {second}
         both.ask(event="resume", session_id=first, last_seq=cursor[1], epoch=cursor[0])

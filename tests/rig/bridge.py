@@ -81,7 +81,7 @@ class HermesHome:
         self.configure()
 
     def configure(self, *, context: int = 131072, more: str = "") -> None:
-        config = CONFIG.format(model=self.model.base_url, approval_limit_s=60).replace("131072", str(context))
+        config = CONFIG.format(model=self.model.base_url, approval_limit_s=600).replace("131072", str(context))
         (self.path / "config.yaml").write_text(config + more, encoding="utf-8")
 
     @property

@@ -8,6 +8,7 @@ with browser_at(chromium, journey, session_id) as person:
 """
 
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -23,6 +24,7 @@ from tests.rig.portal import wait_until
 from webapp.markdown import render_markdown
 
 END_MS = END_S * 1000
+SHOWN_S = 30.0
 LOST_CONNECTION = re.compile(
     r"WebSocket connection to|net::ERR_|Failed to load resource: the server responded with a status of 50[234]"
 )
@@ -107,15 +109,12 @@ class Person:
         with transaction(self.journey.factory, write=False) as db:
             rows = message_store.page(db, self.session_id, limit=50)
             wanted = [self._wanted(row) for row in rows]
-        shown = self.page.evaluate(TURNS)
-        assert [turn["id"] for turn in shown] == [turn["id"] for turn in wanted]
-        assert [turn["order"] for turn in shown] == sorted(turn["order"] for turn in shown)
-        for turn, stored in zip(shown, wanted, strict=True):
-            if stored["says"] is not None:
-                assert turn["says"] == stored["says"]
-                continue
-            texts = self.page.evaluate(TEXTS_OF, stored["parts"])
-            assert [_words(part) for part in turn["parts"]] == [_words(part) for part in texts], turn["id"]
+        give_up_at = time.monotonic() + SHOWN_S  # another page may have it a moment before this one
+        while (shown := self._shown()) != wanted and time.monotonic() < give_up_at:
+            self.page.wait_for_timeout(50)
+        assert shown == wanted
+        orders = [turn["order"] for turn in self.page.evaluate(TURNS)]
+        assert orders == sorted(orders)
         self.check_quiet()
 
     def check_quiet(self) -> None:
@@ -124,13 +123,18 @@ class Person:
         unexpected = [e for e in self._watched.errors if not (self._loses_connection and LOST_CONNECTION.search(e))]
         assert unexpected == []
 
+    def _shown(self) -> list[dict[str, Any]]:
+        turns = self.page.evaluate(TURNS)
+        return [{"id": turn["id"], "says": turn["says"], "parts": _words(turn["parts"])} for turn in turns]
+
     def _wanted(self, row: Any) -> dict[str, Any]:
         if row.role == "USER":
             return {"id": f"message-{row.id}", "says": row.content, "parts": []}
         saved = message_store.transcript_of(row)
         parts = [] if saved is None else [part.text for part in from_json(saved).answer_parts if part.text]
         assert "".join(parts) == row.content
-        return {"id": f"run-{row.run_id}", "says": None, "parts": [str(render_markdown(part)) for part in parts]}
+        texts = self.page.evaluate(TEXTS_OF, [str(render_markdown(part)) for part in parts])
+        return {"id": f"run-{row.run_id}", "says": None, "parts": _words(texts)}
 
 
 @contextmanager
@@ -144,5 +148,5 @@ def browser_at(
         person.check_quiet()
 
 
-def _words(text: str) -> str:
-    return re.sub(r"\s+", " ", text).strip()
+def _words(texts: list[str]) -> list[str]:
+    return [re.sub(r"\s+", " ", text).strip() for text in texts]

