@@ -22,7 +22,7 @@ from worker.backends.bridge.process import wire
 
 QUIET_S = 15.0  # without an event, after which the child is asked whether it lives
 ASIDE_TIMEOUT_S = 10.0  # of an answer, a stop, a ping
-STORY_S = 2.0  # until a child whose connection broke is known to have ended, and how
+STORY_S = 5.0  # until a child whose connection broke is known to have ended, and how
 NO_LONGER_OPEN = frozenset({"not_pending", "run_not_found"})
 NOT_NOW = frozenset({"busy", "full", "shutting_down"})
 KILLED = "another turn in it did not stop when it was told to"
