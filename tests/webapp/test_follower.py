@@ -10,6 +10,7 @@ import redis
 from sqlalchemy.orm import Session, sessionmaker
 
 from shared.database import make_engine, make_session_factory, migrate, transaction
+from shared.protocol import events as e
 from shared.relay.connection import connect_url
 from shared.relay.event_log import Cursor, EventLog
 from shared.relay.keys import Keys
@@ -76,6 +77,24 @@ def test_a_page_that_was_there_from_the_start_has_every_piece_once(sources: Sour
     wait_for(lambda: reader.error or turn.run_id in reader.page.ended)
     page = reader.stop()
     assert page.answer(turn.run_id) == turn.text == stored_text(sources.factory, turn.run_id)
+
+
+def test_a_page_opened_after_the_log_was_lost_gets_what_was_saved_when_a_new_one_begins(
+    sources: Sources, client: "redis.Redis", session_id: str
+) -> None:
+    """Redis came back empty in the moment between a piece of text and its save."""
+    turn = Turn(sources.factory, sources.log, session_id)
+    turn.say("saved, ")
+    turn.save()
+    turn.say("not yet")
+    assert client.delete(*client.keys(f"*{session_id}*"))
+    reader = Reader(sources, session_id)
+    assert reader.page.answer(turn.run_id) == "saved, "
+    turn.save()
+    status = e.StatusUpdatedData(text="It goes on")
+    turn.append(e.StatusUpdated(session_id=session_id, run_id=turn.run_id, fence=1, data=status))
+    wait_for(lambda: reader.error or reader.page.snapshots == 2)
+    assert reader.stop().answer(turn.run_id) == turn.text
 
 
 def test_reconnecting_after_any_event_gives_the_same_page(sources: Sources, session_id: str) -> None:

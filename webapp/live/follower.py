@@ -200,7 +200,8 @@ class Follower:
     def _follows(self, event: LiveEvent) -> bool:
         at = self.position
         if at is None:
-            return event.seq == 1  # there was no log; this is its first event
+            # There was no log, and this is its first event. In a turn it was lost, perhaps with what was not saved yet.
+            return event.seq == 1 and self.state.active is None
         return at.epoch == event.epoch and event.seq == at.seq + 1
 
     def _cursor(self, wanted: Wanted) -> Cursor | None:
