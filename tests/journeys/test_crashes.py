@@ -12,6 +12,7 @@ from shared.run_state import RunState
 from tests.rig.journey import SHORT_LEASES, Journey, held_reason
 from tests.rig.portal import wait_until
 from tests.rig.redis_server import RedisServer
+from tests.rig.standstill import stop_between_writes
 from tests.rig.web_process import WebProcess
 
 LONG = "stream 900 every 10 ms"
@@ -63,7 +64,7 @@ def test_a_worker_killed_in_mid_text_loses_nothing_and_nothing_is_done_twice(jou
         tabs[session_id].wait_text(run_id, 500)
 
     worker = journey.portal.pid("worker")
-    os.kill(worker, signal.SIGSTOP)  # from here on it does nothing any more
+    stop_between_writes(worker, journey.engine)  # from here on it does nothing any more
     assert tabs[stops].ask(event="abort")["state"] == RunState.ABORTING
     taken = tabs[starts].say("stream 6 every 4 ms")
     seen = {run_id: tabs[s].text(run_id) for s, run_id in ((holds, cut), (continues, cut_too), (stops, stopped))}

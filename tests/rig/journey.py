@@ -30,6 +30,7 @@ from shared.tokens import new_token, token_hash
 from tests.rig.portal import Portal, wait_until
 from tests.rig.recorder import RecorderPage
 from tests.rig.redis_server import RedisServer
+from tests.rig.standstill import stop_between_writes
 
 SHORT = {
     "PORTAL_LEASE_RENEW_S": "1",
@@ -201,7 +202,7 @@ class Journey:
     def worker_held(self) -> Iterator[None]:
         """The worker stands still: all that is submitted inside is there before the first of it begins."""
         worker = self.portal.pid("worker")
-        os.kill(worker, signal.SIGSTOP)
+        stop_between_writes(worker, self.engine)
         try:
             yield
         finally:

@@ -97,9 +97,6 @@ class WorkerProcess:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
-    def pause(self) -> None:
-        self.process.send_signal(signal.SIGSTOP)
-
     def resume(self) -> None:
         self.process.send_signal(signal.SIGCONT)
 

@@ -9,16 +9,14 @@ from typing import Any
 
 import pytest
 from celery import Celery
-from sqlalchemy import select, update
-from sqlalchemy.exc import OperationalError
 
 from shared import task_names
-from shared.models import Run
 from shared.run_state import RunState
 from shared.store import catalogue, chat_sessions, pauses
 from shared.store import runs as run_store
 from tests.rig import operator
 from tests.rig.redis_server import RedisServer
+from tests.rig.standstill import stop_between_writes
 from tests.rig.worker_process import SHORT_LEASES, WorkerProcess
 from tests.worker.conftest import Desk, a_desk
 from tests.worker.scripted_backend import STALLED
@@ -53,25 +51,6 @@ class Shop:
         run_id = self.submit(steps, **columns)
         self.desk.wait(lambda: self.desk.turns(run_id), what="the turn at its backend")
         return run_id
-
-    def pause(self, worker: WorkerProcess, run_id: str) -> None:
-        """Stop it, but not within a transaction of its own: a lock that it held then would be held until it goes on."""
-
-        def is_free() -> bool:
-            worker.pause()
-            try:
-                with self.desk.context.engine.connect() as connection:  # what it does is rolled back
-                    if connection.dialect.name == "sqlite":
-                        connection.exec_driver_sql("PRAGMA busy_timeout = 100")  # long before its lease is over
-                    else:
-                        connection.execute(select(Run.id).where(Run.id == run_id).with_for_update(nowait=True))
-                    connection.execute(update(Run).where(Run.id == run_id).values(fence=Run.fence))
-            except OperationalError:
-                worker.resume()
-                return False
-            return True
-
-        self.desk.wait(is_free, what="a moment in which it writes nothing")
 
     def worker_of(self, run_id: str, workers: list[WorkerProcess]) -> WorkerProcess:
         pid = (self.desk.row(run_id).worker_id or "").split("-")[-3]
@@ -240,7 +219,7 @@ def test_a_paused_worker_is_fenced_out(shop: Shop) -> None:
     paused = shop.worker(**SHORT_LEASES)
     run_id = shop.begun(WORDS)
     desk.wait(lambda: len(desk.seen_text(run_id)) > 100, what="some text")
-    shop.pause(paused, run_id)
+    stop_between_writes(paused.pid, desk.context.engine)
     shop.worker()
     assert desk.wait_final(run_id) == "interrupted"
     desk.wait(lambda: desk.names(run_id)[-1] == "run.interrupted", what="the end told")
