@@ -53,13 +53,14 @@ def test_a_model_that_fails_ends_the_turn_with_its_cause_and_the_next_turn_runs(
 
 
 def test_what_the_agent_overcomes_itself_is_no_failure(bridge: BridgeJourney) -> None:
-    scenes = [Scene(bridge) for _ in range(3)]
+    scenes = [Scene(bridge) for _ in range(4)]
     wishes = (
         "[[error:500:1]] [[say:recovered]]",
         "[[say:partial ]] [[drop:1]] [[say:rest]]",
         f"{terminal('echo 1')} [[then]] {terminal('echo 2')} [[then]] {terminal('echo 3')} [[then]] [[say:done]]",
+        "[[think:Hm.]] [[drop:1]] [[say:once more]]",
     )
-    given: list[dict[str, Any]] = [{}, {}, {"max_iterations": 2}]
+    given: list[dict[str, Any]] = [{}, {}, {"max_iterations": 2}, {}]
     runs = [scene.begin(wish, **more) for scene, wish, more in zip(scenes, wishes, given, strict=True)]
     for scene, run_id in zip(scenes, runs, strict=True):
         scene.tab.wait_end(run_id)
@@ -67,7 +68,9 @@ def test_what_the_agent_overcomes_itself_is_no_failure(bridge: BridgeJourney) ->
     assert scenes[0].tab.text(runs[0]) == "recovered"
     partial, rest = (each.text for each in bridge.asked_for(runs[1]))
     assert len(scenes[2].shown(runs[2]).tools) == 2
-    for scene, said in zip(scenes, ({}, {runs[1]: partial + rest}, {}), strict=True):
+    assert scenes[3].tab.text(runs[3]) == "once more"
+    assert len(bridge.asked_for(runs[3])) == 2, "Hermes asks its model again, and the turn was given to it once"
+    for scene, said in zip(scenes, ({}, {runs[1]: partial + rest}, {}, {}), strict=True):
         scene.check(**said)
     assert scenes[2].shown(runs[2]).end.finish_reason == "max_iterations"  # type: ignore[union-attr]
 
